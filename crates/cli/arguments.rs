@@ -1,13 +1,13 @@
-//! Parsers of arguments that several commands take.
+//! Parsers of arguments shared by several commands.
 
 use std::time::Duration;
 
-/// The largest count or size that is accepted.
+/// Largest accepted count or size.
 const MOST: u32 = 1 << 24;
-/// The longest duration that is accepted.
+/// Longest accepted duration.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Parses a count or a size: a number from 1 on.
+/// Parses a count or size of at least 1.
 pub(crate) fn count<T: TryFrom<u32>>(text: &str) -> Result<T, String> {
     let number = text.parse().ok().filter(|number| (1..=MOST).contains(number));
     number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| format!("not a number from 1 to {MOST}"))

@@ -1,7 +1,7 @@
 //! `plimsoll bench allocator`.
 //!
 //! *Steady* allocates and frees one size repeatedly and times batches of 1000 pairs. *Replay* runs the
-//! operations of a recording and times each call, so every figure includes reading the clock once.
+//! operations of a recording and times each call, so every time includes one reading of the clock.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use memory::replay::{self, Operation, Player, Recording};
 use memory::{Allocator, Settings, Stream, Tag};
 use telemetry::units::grouped;
 
-/// Measure the caching allocator: nanoseconds for an allocation and for a free
+/// Measure the caching allocator: nanoseconds per allocation and per free
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchAllocatorArgs {
     /// Recordings to replay [default: a built-in one]
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// Number of times that each recording is replayed
+    /// Number of times to replay each recording
     #[arg(long, default_value_t = 200, value_parser = count::<usize>)]
     rounds: usize,
 }
@@ -32,7 +32,7 @@ const HISTORY_EVENTS: usize = 100_000;
 const PAIRS: usize = 1000;
 const BATCHES: usize = 1000;
 
-/// PyTorch 2.11's allocator called from C++ on an H200 host: bytes, and ns for an allocation with its free.
+/// PyTorch 2.11's allocator called from C++ on an H200 host: bytes, and ns for an allocation and its free.
 const PYTORCH_STEADY: [(u64, f64); 4] =
     [(512, 295.0), (64 << 10, 295.0), (4 << 20, 325.0), (64 << 20, 325.0)];
 /// PyTorch 2.11's allocator replaying `default_mixed`: ns for an allocation and for a free, including the
@@ -40,7 +40,7 @@ const PYTORCH_STEADY: [(u64, f64); 4] =
 const PYTORCH_REPLAY: (Quantiles, Quantiles) =
     (Quantiles { median: 369.0, p99: 706.0 }, Quantiles { median: 268.0, p99: 514.0 });
 
-/// Titles of the columns with PyTorch's times, which are those of another machine.
+/// Column titles for PyTorch's times, which were measured on another machine.
 const COMPARED: &str = "PyTorch on an H200 host  PyTorch there/here";
 
 #[derive(Clone, Copy)]
@@ -57,10 +57,10 @@ fn quantiles(samples: &mut [f64]) -> Quantiles {
     Quantiles { median: at(0.5), p99: at(0.99) }
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// A file that is not a recording; a failed allocation.
+/// A file is not a recording, or an allocation fails.
 pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), CliError> {
     let mut named: Vec<(String, _)> =
         args.traces.iter().map(|path| (path.display().to_string(), replay::read(path))).collect();
@@ -142,7 +142,7 @@ fn steady(bytes: u64, history: bool) -> Result<Quantiles, memory::AllocationErro
     Ok(quantiles(&mut samples))
 }
 
-/// Quantiles of the times of allocations and of frees, in nanoseconds.
+/// Returns quantiles of the times of allocations and of frees, in nanoseconds.
 fn replayed(
     recording: &Recording,
     rounds: usize,
@@ -163,7 +163,7 @@ fn replayed(
                 (Operation::Allocate { .. }, Ok(_)) => allocations.push(elapsed),
                 (Operation::Free(_), Ok(_)) => frees.push(elapsed),
                 (_, Ok(_)) => {}
-                // Recordings include requests that fail, which are not measured.
+                // Failed requests in a recording are not measured.
                 (_, Err(memory::AllocationError::OutOfMemory(_))) => {}
                 (_, Err(error)) => return Err(error),
             }
@@ -180,7 +180,7 @@ fn clock_ns() -> f64 {
     start.elapsed().as_nanos() as f64 / 100_000.0
 }
 
-/// The processor's model and its number of hardware threads.
+/// Returns the processor's model and its number of hardware threads.
 pub(crate) fn hardware() -> String {
     let threads = system::threads::processors();
     format!("{}, {threads} threads", device::Description::host().model)

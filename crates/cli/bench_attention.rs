@@ -14,13 +14,13 @@ use crate::output::{print, print_json, rounded};
 
 /// Measure causal attention alone, forward and backward, by head width
 ///
-/// Prints milliseconds of a call, the median of several after a warm-up, and TFLOP/s. The FLOPs are those of
-/// the matmuls over pairs of a query and a key that it sees, two matmuls forward and five backward, so a
-/// kernel that computes more than it needs shows a lower rate. benches/peers/attention.py measures PyTorch at
+/// Prints the milliseconds of a call (the median of several after a warm-up) and TFLOP/s. FLOPs are counted
+/// for matmuls over visible pairs of query and key: two matmuls forward and five backward. A kernel that
+/// computes more than necessary therefore shows a lower rate. benches/peers/attention.py measures PyTorch at
 /// the same sizes: its SDPA backends, and FlexAttention with --window.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchAttentionArgs {
-    /// Columns of a head; each width is a row of the table
+    /// Head widths (columns per head); each width is a row of the table
     #[arg(
         long,
         value_name = "N,…",
@@ -29,38 +29,38 @@ pub(crate) struct BenchAttentionArgs {
         value_parser = count::<usize>
     )]
     head_widths: Vec<usize>,
-    /// Columns of a head of values and of the output [default: as many as queries and keys have]
+    /// Columns per head of values and output [default: as queries and keys]
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     value_width: Option<usize>,
-    /// Columns of all query heads: as many whole heads as fit, at least one
+    /// Total columns of all query heads; as many whole heads as fit, at least one
     #[arg(long, value_name = "N", default_value = "2048", value_parser = count::<usize>)]
     columns: usize,
-    /// Query heads, of every width, instead of --columns
+    /// Number of query heads at every width, instead of --columns
     #[arg(long, value_name = "N", conflicts_with = "columns", value_parser = count::<usize>)]
     heads: Option<usize>,
-    /// Key and value heads, which consecutive query heads share [default: as many as query heads]
+    /// Number of key and value heads, shared by consecutive query heads [default: as many as query heads]
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     key_value_heads: Option<usize>,
-    /// Sequences
+    /// Number of sequences
     #[arg(long, value_name = "N", default_value = "4", value_parser = count::<usize>)]
     batch: usize,
-    /// Positions of a sequence
+    /// Number of positions in a sequence
     #[arg(long, value_name = "N", default_value = "4096", value_parser = count::<usize>)]
     positions: usize,
-    /// Keys that a query sees, its own position included [default: all up to its own]
+    /// Number of keys visible to a query, including its own position [default: all up to its own]
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     window: Option<usize>,
-    /// Pieces of a sequence, each of which is a call, as where ranks share sequences: the times are those of
-    /// all pieces in turn
+    /// Number of pieces in which each sequence is computed, one call each, as with context parallelism; times
+    /// are the sum over all pieces
     #[arg(long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     pieces: usize,
-    /// Type of the operands: bf16, f16 or f32 [default: bf16 on a GPU, f32 otherwise]
+    /// Dtype of the operands: bf16, f16 or f32 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
     precision: Option<String>,
-    /// Device: auto, cpu or cuda; a CPU wants small sizes, such as --batch 1 --positions 512 --columns 256
+    /// Device: auto, cpu or cuda; on a CPU, use small sizes such as --batch 1 --positions 512 --columns 256
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Timed calls of each pass
+    /// Number of timed calls of each pass
     #[arg(long, value_name = "N", default_value = "20", value_parser = count::<usize>)]
     calls: usize,
     /// Print a line of JSON for each width instead of a table
@@ -68,7 +68,7 @@ pub(crate) struct BenchAttentionArgs {
     json: bool,
 }
 
-/// Types of the operands, by name.
+/// Dtypes of the operands, by name.
 const TYPES: &[(&str, DType)] = &[("bf16", DType::Bf16), ("f16", DType::F16), ("f32", DType::F32)];
 
 impl BenchAttentionArgs {
@@ -86,10 +86,10 @@ impl BenchAttentionArgs {
     }
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// Wrong arguments; a device that is missing or fails.
+/// The arguments are invalid, or the device is missing or fails.
 pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
     let widths = args.head_widths.iter().map(|width| args.sizes(*width));
     let widths = widths.collect::<Result<Vec<_>, _>>()?;
@@ -97,7 +97,8 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
     let dtype = operand_type(args.precision.as_deref(), TYPES, &device)?;
     let mut lines = Vec::new();
     for sizes in &widths {
-        let line = Line::of(&device, sizes, dtype, &bench_attention(&device, sizes, dtype, args.calls)?);
+        let line =
+            Line::from_time(&device, sizes, dtype, &bench_attention(&device, sizes, dtype, args.calls)?);
         if args.json {
             print_json(&line)?;
         }
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
     ))
 }
 
-/// The measurement of one width: a line of JSON.
+/// Measurement of one width, printed as a line of JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     device: &'a str,
@@ -138,7 +139,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(device: &'a Device, sizes: &AttentionSizes, dtype: DType, time: &AttentionTime) -> Self {
+    fn from_time(device: &'a Device, sizes: &AttentionSizes, dtype: DType, time: &AttentionTime) -> Self {
         let rate = |flops: f64, seconds: f64| rounded(flops / seconds / 1e12, 3);
         Line {
             device: &device.description().model,
@@ -159,7 +160,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A row for each width.
+/// Formats a table with a row for each width.
 fn table(lines: &[Line<'_>]) -> String {
     let titles = ["width", "values", "heads", "keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
@@ -178,7 +179,7 @@ fn table(lines: &[Line<'_>]) -> String {
     aligned(&rows, 2, &[])
 }
 
-/// A rate with a digit after the point, or three if it is small.
+/// Formats a rate with one decimal, or three if it is small.
 fn rate(rate: f64) -> String {
     let digits = if rate < 10.0 { 3 } else { 1 };
     format!("{rate:.digits$}")

@@ -1,9 +1,9 @@
-//! `plimsoll bench collective`, with the figures of nccl-tests.
+//! `plimsoll bench collective`, with the metrics of nccl-tests.
 //!
-//! *Size* is that of the whole operand that is reduced, gathered, scattered or sent. *Algorithm bandwidth* is
-//! size over time; *bus bandwidth* multiplies it by the bytes that each rank has to move for each byte of the
-//! operand, so that it compares with the hardware's for any number of ranks: 2(n−1)/n for all-reduce, (n−1)/n
-//! for reduce-scatter and all-gather, else 1.
+//! *Size* is the size of the whole operand. *Algorithm bandwidth* is size over time. *Bus bandwidth*
+//! multiplies it by the bytes that each rank must move for each byte of the operand: 2(n−1)/n for all-reduce,
+//! (n−1)/n for reduce-scatter and all-gather, else 1. It is therefore comparable with the hardware's
+//! bandwidth for any number of ranks.
 
 mod choice;
 mod connect;
@@ -26,15 +26,15 @@ use worker::DeviceChoice;
 /// Measure every collective: time and bandwidth by message size, between threads or a launcher's processes
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchCollectiveArgs {
-    /// Number of ranks, as threads of this process [default: 2; on GPUs, the number of GPUs]; under a
+    /// Number of ranks, as threads of this process [default: 2; on GPUs, the number of GPUs]. Under a
     /// launcher, its processes are the ranks
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     ranks: Option<usize>,
-    /// Memory of the operands: cpu; cuda (a GPU for each rank, connected by NCCL); or auto, GPUs if there are
-    /// two or more
+    /// Memory of the operands: cpu; cuda (a GPU for each rank, connected by NCCL); or auto (GPUs if there are
+    /// two or more)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
-    /// Milliseconds that each size is measured for
+    /// Milliseconds for which each size is measured
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = count::<u64>)]
     milliseconds: u64,
     /// Sizes to measure instead of the usual ones, as in 4096,64KiB,1GiB
@@ -43,7 +43,7 @@ pub(crate) struct BenchCollectiveArgs {
     /// Operations to measure [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = OPERATIONS)]
     only: Option<Vec<String>>,
-    /// On GPUs with peer access: numbers of blocks of the kernel that sums in peer memory; each is measured
+    /// On GPUs with peer access: numbers of thread blocks to measure for the kernel that sums in peer memory
     #[arg(
         long,
         value_name = "N,…",
@@ -59,23 +59,23 @@ pub(crate) struct BenchCollectiveArgs {
     json: bool,
 }
 
-/// Transport between ranks that are threads, as printed.
+/// Transport between ranks as threads, as printed.
 const THREADS: &str = "threads of one process";
 
-/// A measurement with checked arguments.
+/// A measurement with validated arguments.
 struct Asked {
     ranks: usize,
     on_gpus: bool,
     choice: Choice,
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// Arguments that contradict each other; a failed collective.
+/// Arguments contradict each other, or a collective fails.
 pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
-    let asked = Asked::of(args, startup.is_in_job());
+    let asked = Asked::from_arguments(args, startup.is_in_job());
     let Asked { ranks, on_gpus, choice } = startup.agree(asked)?;
     if startup.is_in_job() {
         return between_processes(startup, on_gpus, &choice);
@@ -91,11 +91,11 @@ pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
 }
 
 impl Asked {
-    /// Checks the arguments.
+    /// Validates the arguments.
     ///
     /// # Errors
-    /// Arguments that contradict each other or this host.
-    fn of(args: &BenchCollectiveArgs, in_job: bool) -> Result<Self, CliError> {
+    /// Arguments contradict each other or this host.
+    fn from_arguments(args: &BenchCollectiveArgs, in_job: bool) -> Result<Self, CliError> {
         let gpus = gpus(DeviceChoice::from_name(&args.device)?)?;
         let allocator = memory::Settings::parse(&args.allocator)
             .map_err(|error| CliError::Refused(format!("--allocator: {error}")))?;
@@ -114,7 +114,7 @@ impl Asked {
 /// Returns the number of GPUs to measure on; `None` for the CPU.
 ///
 /// # Errors
-/// Too few GPUs; no NCCL.
+/// There are too few GPUs, or NCCL is missing.
 fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
     match device {
         DeviceChoice::Cpu => Ok(None),
@@ -126,10 +126,10 @@ fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
     }
 }
 
-/// Returns the number of ranks as threads.
+/// Returns the number of ranks to run as threads.
 ///
 /// # Errors
-/// A number that contradicts the launcher or the GPUs.
+/// The number contradicts the launcher or the GPUs.
 fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usize, CliError> {
     let refused = |text: String| Err(CliError::Refused(text));
     match (asked, gpus) {

@@ -11,37 +11,37 @@ use crate::bench_operands::operand_type;
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
-/// Measure the matmuls of a layer of experts alone: outputs, gradients of inputs and of weights
+/// Measure the matmuls of an expert layer alone: outputs, input gradients and weight gradients
 ///
-/// Prints milliseconds of a call, the median of several after a warm-up, and TFLOP/s, for rows that are
-/// spread evenly over the experts, unevenly, and to one of them. Gradients of weights are written in the
-/// operands' type (bf16 for FP8), and in f32 added to others. benches/peers/experts.py measures PyTorch's
-/// grouped matmuls beside these.
+/// Prints the milliseconds of a call (the median of several after a warm-up) and TFLOP/s, for rows
+/// distributed evenly over the experts, unevenly, and to a single expert. Weight gradients are written in the
+/// operands' dtype (bf16 for FP8), or accumulated in f32. benches/peers/experts.py also measures PyTorch's
+/// grouped matmuls.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchExpertsArgs {
-    /// Experts
+    /// Number of experts
     #[arg(long, value_name = "N", default_value = "128", value_parser = count::<usize>)]
     experts: usize,
-    /// Rows of all experts, about: each has a multiple of 16
+    /// Total rows of all experts, approximately; each expert has a multiple of 16
     #[arg(long, value_name = "N", default_value = "65536", value_parser = count::<usize>)]
     rows: usize,
-    /// Outputs of an expert
+    /// Number of outputs of an expert
     #[arg(long, value_name = "N", default_value = "1536", value_parser = count::<usize>)]
     outputs: usize,
-    /// Inputs of an expert
+    /// Number of inputs of an expert
     #[arg(long, value_name = "N", default_value = "2048", value_parser = count::<usize>)]
     inputs: usize,
-    /// Distributions of rows: balanced, skewed (as 1, 1/2, 1/3 …) or one
+    /// Distributions of rows: balanced, skewed (in proportion to 1, 1/2, 1/3 …) or one
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "balanced,skewed,one")]
     spreads: Vec<String>,
-    /// Type of the operands: bf16, f16, f32 or fp8 [default: bf16 on a GPU, f32 otherwise]
+    /// Dtype of the operands: bf16, f16, f32 or fp8 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
     precision: Option<String>,
-    /// Device: auto, cpu or cuda; a CPU wants small sizes, such as --experts 4 --rows 256 --outputs 64
+    /// Device: auto, cpu or cuda; on a CPU, use small sizes such as --experts 4 --rows 256 --outputs 64
     /// --inputs 64
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Timed calls of each matmul
+    /// Number of timed calls of each matmul
     #[arg(long, value_name = "N", default_value = "20", value_parser = count::<usize>)]
     calls: usize,
     /// Print a line of JSON for each distribution instead of a table
@@ -49,25 +49,25 @@ pub(crate) struct BenchExpertsArgs {
     json: bool,
 }
 
-/// Types of the operands, by name.
+/// Dtypes of the operands, by name.
 const TYPES: &[(&str, DType)] =
     &[("bf16", DType::Bf16), ("f16", DType::F16), ("f32", DType::F32), ("fp8", DType::E4m3)];
 
 impl BenchExpertsArgs {
     fn spreads(&self) -> Result<Vec<Spread>, CliError> {
-        let of = |name: &String| {
+        let find_spread = |name: &String| {
             let spread = Spread::ALL.into_iter().find(|spread| spread.name() == name);
             let text = || format!("--spreads {name}: unknown; there are balanced, skewed and one");
             spread.ok_or_else(|| CliError::Refused(text()))
         };
-        self.spreads.iter().map(of).collect()
+        self.spreads.iter().map(find_spread).collect()
     }
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// Wrong arguments; a device that is missing or fails.
+/// The arguments are invalid, or the device is missing or fails.
 pub(crate) fn run(args: &BenchExpertsArgs) -> Result<(), CliError> {
     let spreads = args.spreads()?;
     let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &BenchExpertsArgs) -> Result<(), CliError> {
         let rows = spread.rows(args.rows, args.experts);
         let sizes = ExpertSizes { rows, outputs: args.outputs, inputs: args.inputs };
         let time = bench_experts(&device, &sizes, dtype, args.calls)?;
-        let line = Line::of(&device, (spread, &sizes), dtype, time);
+        let line = Line::from_time(&device, (spread, &sizes), dtype, time);
         if args.json {
             print_json(&line)?;
         }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &BenchExpertsArgs) -> Result<(), CliError> {
     ))
 }
 
-/// The measurement of one distribution: a line of JSON.
+/// Measurement of one distribution, printed as a line of JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     device: &'a str,
@@ -116,7 +116,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(
+    fn from_time(
         device: &'a Device,
         (spread, sizes): (Spread, &ExpertSizes),
         dtype: DType,

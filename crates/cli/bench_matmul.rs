@@ -16,8 +16,8 @@ use crate::arguments::{count, seconds};
 use crate::bench_model::{BenchModel, StepArgs};
 use crate::output::print;
 
-/// Measure every matmul of a training step with each algorithm of the library, and write the table of the
-/// best
+/// Measure every matmul of a training step with each of the library's algorithms, and write a table of the
+/// fastest
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchMatmulArgs {
     /// Model: small (the quickstart's), gpt2-124m, gpt2-355m, gpt2-1558m,
@@ -29,24 +29,24 @@ pub(crate) struct BenchMatmulArgs {
     /// Maximum number of algorithms to try for each matmul
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count::<usize>)]
     candidates: usize,
-    /// Call each algorithm for S seconds without a pause, twice, so that the GPU is as short of power as in a
-    /// training step [default: a few calls, in turns]
+    /// Call each algorithm for S seconds without a pause, twice, so that the GPU reaches its power limit as
+    /// in a training step [default: a few calls, alternating]
     #[arg(long, value_name = "S", value_parser = seconds)]
     sustained_seconds: Option<Duration>,
-    /// Merge the choices into the table FILE; choices for other matmuls stay if FILE is for the same device
-    /// and library
+    /// Merge the choices into the table FILE. Choices for other matmuls are kept if FILE is for the same
+    /// device and library
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 }
 
-/// Measures, prints and writes.
+/// Runs the command: measures, prints and writes.
 ///
 /// # Errors
-/// Wrong arguments; no GPU; a failed run.
+/// The arguments are invalid, there is no GPU, or a run fails.
 pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let before = args.write.as_deref().map(read).transpose()?.flatten();
-    // The file contains a table, whose other choices are kept, or nothing.
+    // An existing file is a table, whose other choices are kept.
     let output = args.write.as_deref().map(output).transpose()?;
     let precision = args.step.precision.as_deref().unwrap_or("bf16");
     let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch_size, 1, precision)?;
@@ -70,19 +70,19 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
 /// Checks that `path` can be written.
 ///
 /// # Errors
-/// A path that cannot be written.
+/// The path cannot be written.
 fn output(path: &Path) -> Result<OutputFile, CliError> {
     let refused = |error| CliError::Refused(format!("--write {}: {error}", path.display()));
     OutputFile::new(path, Replace::Anything).map_err(refused)
 }
 
-/// The most bytes of a table.
+/// Maximum size of a table in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Reads the table of `path`; `None` if there is no such file.
+/// Reads the table in `path`; `None` if there is no such file.
 ///
 /// # Errors
-/// A file that is not a table.
+/// The file is not a table.
 fn read(path: &Path) -> Result<Option<MatmulTable>, CliError> {
     match input::read_text(path, MOST_BYTES) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -93,8 +93,8 @@ fn read(path: &Path) -> Result<Option<MatmulTable>, CliError> {
     }
 }
 
-/// The measured table, with the choices of `before` for matmuls that were not measured, if it is for the same
-/// device and library.
+/// Returns the measured table. If `before` is for the same device and library, its choices for matmuls that
+/// were not measured are kept.
 fn merged(before: Option<MatmulTable>, measure: &MatmulMeasure) -> MatmulTable {
     let mut table = measure.table.clone();
     let same = |other: &MatmulTable| (&other.device, other.library) == (&table.device, table.library);
@@ -105,7 +105,7 @@ fn merged(before: Option<MatmulTable>, measure: &MatmulMeasure) -> MatmulTable {
     table
 }
 
-/// A row for each matmul, and the times of a step with and without the table.
+/// Formats a row for each matmul, and the times of a step with and without the table.
 fn report(head: &str, measure: &MatmulMeasure) -> String {
     let titles = ["matmul", "choice", "calls", "tried", "first ms", "best ms", "ratio"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];

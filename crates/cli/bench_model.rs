@@ -1,4 +1,4 @@
-//! Models and arguments shared by the benchmarks of a training step.
+//! Models and arguments shared by the benchmarks of training steps.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,11 +9,12 @@ use bench::{BenchOptions, GPU_WARM_UP, measures_gpu};
 use config::RunConfig;
 use worker::DeviceChoice;
 
-/// Arguments of every benchmark of a training step.
+/// Arguments of every training-step benchmark.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepArgs {
-    /// Sequences or images in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small, 4
-    /// for llama3-1b, gemma3-1b and qwen3-30b-a3b, 1 for llama3-8b, 64 for gpt-shakespeare, 256 for resnet50]
+    /// Number of sequences or images in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32
+    /// for small, 4 for llama3-1b, gemma3-1b and qwen3-30b-a3b, 1 for llama3-8b, 64 for gpt-shakespeare, 256
+    /// for resnet50]
     #[arg(long, visible_alias = "batch", value_parser = count::<usize>)]
     pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
@@ -28,7 +29,7 @@ pub(crate) struct StepArgs {
     /// Minimum number of warm-up steps
     #[arg(long, default_value_t = 5)]
     warm_up: u64,
-    /// Minimum seconds of warm-up steps [default: 5 on a GPU, whose clocks fall in the first seconds of work;
+    /// Minimum seconds of warm-up steps [default: 5 on a GPU, whose clocks drop in the first seconds of work;
     /// 0 otherwise]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     warm_up_seconds: Option<Duration>,
@@ -39,10 +40,11 @@ pub(crate) struct StepArgs {
 }
 
 impl StepArgs {
-    /// Device to measure several ranks on, with `auto` resolved, and the number of GPUs of this host.
+    /// Returns the device on which to measure several ranks, with `auto` resolved, and the number of GPUs of
+    /// this host.
     ///
     /// # Errors
-    /// An unknown device.
+    /// The device is unknown.
     pub(crate) fn device_of_ranks(&self) -> Result<(DeviceChoice, usize), CliError> {
         let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());
         let device = match DeviceChoice::from_name(&self.device)? {
@@ -59,7 +61,7 @@ impl StepArgs {
         self.overrides.iter().any(named)
     }
 
-    /// Options of a benchmark on `device`.
+    /// Returns the options of a benchmark on `device`.
     pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
         let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
         BenchOptions {
@@ -73,7 +75,7 @@ impl StepArgs {
     }
 }
 
-/// The argument of benchmarks that can record a timeline.
+/// Argument of benchmarks that can record a timeline.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TraceArgs {
     /// Record two more steps of each run as a timeline of phases and streams, in a file in DIR for
@@ -83,10 +85,10 @@ pub(crate) struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// Creates the directory, if one is named.
+    /// Creates the directory, if requested.
     ///
     /// # Errors
-    /// A directory that cannot be created.
+    /// The directory cannot be created.
     pub(crate) fn directory(&self) -> Result<Option<PathBuf>, CliError> {
         let Some(directory) = &self.trace else { return Ok(None) };
         let refused = |error| {
@@ -100,24 +102,24 @@ impl TraceArgs {
     }
 }
 
-/// A named model, trained on random tokens or made images.
+/// A named model, trained on random tokens or generated images.
 pub(crate) struct BenchModel {
     pub(crate) name: &'static str,
-    /// A configuration that has its sizes.
+    /// Text of a configuration with the model's sizes.
     sizes: &'static str,
-    /// The default number of sequences or images in a micro-batch.
+    /// Default number of sequences or images in a micro-batch.
     pub(crate) micro_batch_size: usize,
-    /// The keys of `[optim]`.
+    /// Keys of `[optim]`.
     optim: &'static str,
 }
 
-/// AdamW with clipping, as language models are trained.
+/// AdamW with gradient clipping, as for training language models.
 const ADAMW: &str = "clip_norm = 1.0";
-/// SGD with momentum, as residual networks are trained.
+/// SGD with momentum, as for training residual networks.
 const SGD: &str = "kind = \"sgd\"\nlearning_rate = 0.1\nmomentum = 0.9\nweight_decay = 1e-4\nclip_norm = 0.0";
 
 const MODELS: [BenchModel; 10] = [
-    // The sizes that are the keys' defaults.
+    // Sizes that equal the keys' defaults.
     BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32, optim: ADAMW },
     BenchModel {
         name: "gpt2-124m",
@@ -179,7 +181,7 @@ impl BenchModel {
     /// Returns the model called `name`.
     ///
     /// # Errors
-    /// No such model.
+    /// There is no such model.
     pub(crate) fn named(name: &str) -> Result<&'static Self, CliError> {
         MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
             let names = MODELS.each_ref().map(|model| model.name).join(", ");
@@ -187,11 +189,11 @@ impl BenchModel {
         })
     }
 
-    /// Configuration that trains the model on one rank: language models with AdamW and clipping. Further
-    /// sections such as `[parallel]` may be appended.
+    /// Returns a configuration that trains the model on one rank. Further sections such as `[parallel]` may
+    /// be appended.
     ///
     /// # Errors
-    /// A file of sizes that is not a configuration.
+    /// The file of sizes is not a configuration.
     pub(crate) fn configuration(
         &self,
         micro_batch_size: Option<usize>,

@@ -1,13 +1,14 @@
-//! Types of the operands that a benchmark of single calls takes.
+//! Operand dtypes of benchmarks of single calls.
 
 use device::{DType, Device};
 
 use crate::error::CliError;
 
-/// Returns the type that `--precision` names, one of `types`, or else bf16 on a GPU and f32 on a CPU.
+/// Returns the dtype named by `--precision`, which must be in `types`; by default, bf16 on a GPU and f32 on a
+/// CPU.
 ///
 /// # Errors
-/// Another name.
+/// The name is not in `types`.
 pub(crate) fn operand_type(
     named: Option<&str>,
     types: &[(&str, DType)],

@@ -24,7 +24,7 @@ const SCHEDULES: [&str; 4] = {
     [a.name(), b.name(), c.name(), d.name()]
 };
 
-/// Measure every pipeline schedule: speed, idle time and peak memory, next to the simulator's figures
+/// Measure every pipeline schedule: speed, idle time and peak memory, beside the simulator's predictions
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchPipelineArgs {
     /// Model, as in bench step [default: gpt2-1558m on GPUs, small on the CPU]
@@ -32,16 +32,16 @@ pub(crate) struct BenchPipelineArgs {
     model: Option<String>,
     #[command(flatten)]
     step: StepArgs,
-    /// Number of ranks of the pipeline [default: the number of GPUs; 2 on the CPU]
+    /// Number of pipeline ranks [default: the number of GPUs; 2 on the CPU]
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     ranks: Option<usize>,
-    /// Micro-batches in a step
+    /// Number of micro-batches in a step
     #[arg(long, value_name = "M", default_value_t = 16, value_parser = count::<usize>)]
     micro_batches: usize,
     /// Schedules to measure [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = SCHEDULES)]
     schedules: Vec<String>,
-    /// First time the layers into FILE and partition by these times
+    /// First time the layers, write the times to FILE, and partition the layers by them
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     #[command(flatten)]
@@ -54,10 +54,10 @@ pub(crate) struct BenchPipelineArgs {
     json: bool,
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// Wrong arguments; a failed run.
+/// The arguments are invalid, or a run fails.
 pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     let (mut cases, options) = prepare(args)?;
     if let Some(path) = &args.profile {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     for config in cases {
         let schedule = config.parallel.schedule.name();
         let measure = match bench_pipeline(config, &options) {
-            // Other schedules may fit.
+            // Other schedules may still fit.
             Err(why) if why.is_refused() => {
                 note(&format!("{schedule}: {why}"));
                 continue;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
             result => result?,
         };
         match args.json {
-            true => print_json(&ScheduleLine::of(&measure))?,
+            true => print_json(&ScheduleLine::from_measure(&measure))?,
             false => {
                 let speed = grouped(measure.tokens_per_second().round() as u64);
                 note(&format!("{}: {speed} {}", name(&measure), measure.unit));
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     if args.json { Ok(()) } else { print(&tables(args, &measures)) }
 }
 
-/// Writes the times of the layers to `path`, by which every case then partitions its layers.
+/// Writes the times of the layers to `path`, and makes every case partition its layers by them.
 fn partition_by_times(
     cases: &mut [RunConfig],
     path: &Path,
@@ -114,7 +114,7 @@ fn partition_by_times(
     Ok(())
 }
 
-/// The configurations to measure, all checked before the first run starts.
+/// Returns the configurations to measure, all validated before the first run starts.
 fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), CliError> {
     let divides = |key: &&&str| args.profile.is_some() && args.step.sets(key);
     if let Some(key) = ["parallel.partition", "parallel.profile"].iter().find(divides) {
@@ -146,7 +146,7 @@ fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), C
     Ok((cases, args.step.options(device)))
 }
 
-/// Names a measured case in tables.
+/// Returns the name of a measured case in tables.
 fn name(measure: &PipelineMeasure) -> String {
     match (measure.ranks.len(), measure.chunks) {
         (1, _) => "one rank".to_owned(),
@@ -155,7 +155,7 @@ fn name(measure: &PipelineMeasure) -> String {
     }
 }
 
-/// A measured schedule: a line of JSON.
+/// A measured schedule, printed as a line of JSON.
 #[derive(Serialize)]
 struct ScheduleLine<'a> {
     schedule: &'a str,
@@ -175,7 +175,7 @@ struct ScheduleLine<'a> {
     ranks: Vec<RankLine<'a>>,
 }
 
-/// A rank of a measured schedule.
+/// One rank of a measured schedule.
 #[derive(Serialize)]
 struct RankLine<'a> {
     stages: &'a str,
@@ -187,7 +187,7 @@ struct RankLine<'a> {
 }
 
 impl<'a> ScheduleLine<'a> {
-    fn of(measure: &'a PipelineMeasure) -> Self {
+    fn from_measure(measure: &'a PipelineMeasure) -> Self {
         ScheduleLine {
             schedule: &measure.schedule,
             chunks: measure.chunks,
@@ -202,13 +202,13 @@ impl<'a> ScheduleLine<'a> {
             transfer_ms: rounded(measure.transfer_milliseconds, 4),
             transfer_bytes: measure.transfer_bytes,
             loss: measure.loss,
-            ranks: measure.ranks.iter().map(RankLine::of).collect(),
+            ranks: measure.ranks.iter().map(RankLine::from_rank).collect(),
         }
     }
 }
 
 impl<'a> RankLine<'a> {
-    fn of(rank: &'a PipelineRank) -> Self {
+    fn from_rank(rank: &'a PipelineRank) -> Self {
         RankLine {
             stages: &rank.stages,
             busy_ms: rounded(rank.busy_milliseconds, 3),
@@ -220,7 +220,7 @@ impl<'a> RankLine<'a> {
     }
 }
 
-/// A row for each schedule, and below it a table of the ranks of each.
+/// Formats a row for each schedule, followed by a table of each schedule's ranks.
 fn tables(args: &BenchPipelineArgs, measures: &[PipelineMeasure]) -> String {
     let Some(first) = measures.last() else { return String::new() };
     let titles =

@@ -19,44 +19,45 @@ use crate::output::{note, print, print_json};
 /// Compare predicted with measured steps, over a table of configurations
 ///
 /// Predicts a step of every configuration as `plimsoll plan` does, and measures it. Prints both, the error,
-/// and the family of calls whose time is furthest from its prediction; last the median and the largest error.
-/// Configurations that do not fit the device are left out. A CPU measures a few tiny ones, without
-/// predictions.
+/// and the family of calls whose time differs most from its prediction. Ends with the median and the largest
+/// error. Configurations that do not fit the device are left out. On a CPU, a few tiny configurations are
+/// measured, without predictions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchPredictArgs {
     /// Device to measure: auto, cpu or cuda
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Description of that device, as `plimsoll plan --describe` writes it [default: the one that ships]
+    /// Description of that device, as written by `plimsoll plan --describe` [default: the one shipped with
+    /// Plimsoll]
     #[arg(long, value_name = "FILE")]
     description: Option<String>,
-    /// Compare with the steps in FILE, which --json printed on such a device, and measure nothing
+    /// Compare with the steps in FILE, printed by --json on such a device, and measure nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["most", "skip", "steps", "warm_up_seconds"])]
     measured: Option<PathBuf>,
-    /// Leave out the first N configurations
+    /// Skip the first N configurations
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
-    /// Measure the first N of the other configurations only
+    /// Measure only N configurations after those
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     most: Option<usize>,
-    /// Number of timed steps of each
+    /// Number of timed steps per configuration
     #[arg(long, default_value_t = 10, value_parser = count::<u64>)]
     steps: u64,
-    /// Minimum seconds of warm-up steps of each [default: 5 on a GPU, 0 otherwise]
+    /// Minimum seconds of warm-up steps per configuration [default: 5 on a GPU, 0 otherwise]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     warm_up_seconds: Option<Duration>,
-    /// Print a line of JSON for each configuration, and one for all, instead of a table
+    /// Print a line of JSON for each configuration, and a summary line, instead of a table
     #[arg(long)]
     json: bool,
 }
 
-/// Fewest steps before those that are timed.
+/// Minimum number of warm-up steps.
 const WARM_UP: u64 = 3;
 
-/// Predicts, measures and prints.
+/// Runs the command: predicts, measures and prints.
 ///
 /// # Errors
-/// Wrong arguments; a device that is missing or fails.
+/// The arguments are invalid, or the device is missing or fails.
 pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
     let target = match &args.description {
         Some(name) => PlanTarget::from_argument(name).map_err(|_| {
@@ -133,7 +134,7 @@ fn measure(
         .try_for_each(|case| each(bench_prediction(case, target, &options)?))
 }
 
-/// Returns the measured steps in a file of `--json`, whose last line is about all of them.
+/// Reads the measured steps from a file written by `--json`; skips its summary line.
 fn measured(path: &Path) -> Result<Vec<Prediction>, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::Refused(format!("{}: {error}", path.display())))?;

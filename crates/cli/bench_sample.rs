@@ -13,22 +13,22 @@ use crate::bench_model::BenchModel;
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
-/// Measure sampling with random weights: tokens/s, and the share of the memory bandwidth that steps reach
+/// Measure sampling with random weights: tokens/s, and the fraction of the memory bandwidth that steps reach
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchSampleArgs {
     /// Model, as for bench step
     #[arg(long, default_value = "llama3-1b")]
     model: String,
-    /// Prompts at once, at most 64 on a GPU and 8 on a CPU
+    /// Number of prompts at once, at most 64 on a GPU and 8 on a CPU
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
-    /// Tokens of each prompt [default: 128, or a third of a shorter context]
+    /// Number of tokens in each prompt [default: 128, or a third of a shorter context]
     #[arg(long, value_name = "N")]
     prompt_tokens: Option<usize>,
-    /// Tokens that are drawn for each prompt [default: 256, or two thirds of a shorter context]
+    /// Number of tokens to generate for each prompt [default: 256, or two thirds of a shorter context]
     #[arg(long, value_name = "N")]
     new_tokens: Option<usize>,
-    /// Whole generations, of which the median counts
+    /// Number of complete generations; the median is reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = count::<usize>)]
     rounds: usize,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
@@ -45,10 +45,10 @@ pub(crate) struct BenchSampleArgs {
     json: bool,
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// Wrong arguments; a generation that failed.
+/// The arguments are invalid, or generation fails.
 pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
@@ -72,12 +72,12 @@ pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
     let options = SampleBenchOptions { device, batch, prompt_tokens, new_tokens, rounds };
     let measure = bench_sample(config, &options)?;
     match args.json {
-        true => print_json(&SampleLine::of(&args.model, &options, &measure)),
+        true => print_json(&SampleLine::from_measure(&args.model, &options, &measure)),
         false => print(&summary((&args.model, precision), &options, &measure)),
     }
 }
 
-/// The measurement: a line of JSON.
+/// The measurement, printed as a line of JSON.
 #[derive(Serialize)]
 struct SampleLine<'a> {
     model: &'a str,
@@ -93,7 +93,7 @@ struct SampleLine<'a> {
 }
 
 impl<'a> SampleLine<'a> {
-    fn of(model: &'a str, options: &SampleBenchOptions, measure: &'a SampleMeasure) -> Self {
+    fn from_measure(model: &'a str, options: &SampleBenchOptions, measure: &'a SampleMeasure) -> Self {
         SampleLine {
             model,
             device: &measure.model,
@@ -113,7 +113,7 @@ fn tokens_per_second(options: &SampleBenchOptions, measure: &SampleMeasure) -> f
     (options.batch * options.new_tokens) as f64 / measure.seconds
 }
 
-/// Share of the rate of a large copy.
+/// Returns the achieved fraction of a large copy's bandwidth.
 fn share(measure: &SampleMeasure) -> Option<f64> {
     Some(measure.bytes_per_second() / measure.rates?.bytes_per_second)
 }

@@ -14,10 +14,10 @@ pub(crate) use arguments::BenchScalingArgs;
 use crate::output::{note, plural, print};
 use crate::outputs::Kind;
 
-/// Measures or reports.
+/// Runs the command: measures, or reports on files of measurements.
 ///
 /// # Errors
-/// Wrong arguments; a file without runs; a failed run.
+/// The arguments are invalid, a file has no runs, or a run fails.
 pub(crate) fn run(args: &BenchScalingArgs) -> Result<(), CliError> {
     if args.report.is_empty() { measure(args) } else { report(args) }
 }
@@ -65,8 +65,8 @@ fn round_of(
         if args.json {
             print(&run.to_line()?)?;
         } else {
-            let of = if args.rounds == 1 { String::new() } else { format!("round {round}: ") };
-            note(&format!("{of}{}", progress(&run)));
+            let prefix = if args.rounds == 1 { String::new() } else { format!("round {round}: ") };
+            note(&format!("{prefix}{}", progress(&run)));
         }
         runs.push(run);
     }

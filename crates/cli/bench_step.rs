@@ -15,22 +15,22 @@ use worker::DeviceChoice;
 use crate::bench_model::{BenchModel, StepArgs, TraceArgs};
 use crate::output::{print, print_json, rounded};
 
-/// Measure a training step and, on a GPU, the kernels of one step, each next to the time that its bytes and
-/// FLOPs take at the device's own measured rates
+/// Measure a training step and, on a GPU, its kernels, each beside the time that its bytes and FLOPs would
+/// take at the device's measured rates
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchStepArgs {
-    /// Model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m (the sizes of GPT-2 with 50304
-    /// tokens), llama3-1b or llama3-8b (those of Llama 3), gemma3-1b, qwen3-30b-a3b (of which a GPU
-    /// holds a few layers: --set model.layers=5), gpt-shakespeare (nanoGPT's small
-    /// GPU model, with its dropout), or resnet50
+    /// Model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m (sizes of GPT-2 with 50304
+    /// tokens), llama3-1b or llama3-8b (sizes of Llama 3), gemma3-1b, qwen3-30b-a3b (a GPU holds a few
+    /// layers: --set model.layers=5), gpt-shakespeare (nanoGPT's small GPU model, with its dropout), or
+    /// resnet50
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
     #[command(flatten)]
     step: StepArgs,
-    /// Token shards to read from disk, or globs of them, in place of random tokens
+    /// Token shards to read from disk, or globs of them, instead of random tokens
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
-    /// Measure forward passes alone, as an evaluation makes them, instead of training steps
+    /// Measure forward passes alone, as in evaluation, instead of training steps
     #[arg(long, conflicts_with = "trace")]
     forward: bool,
     #[command(flatten)]
@@ -40,10 +40,10 @@ pub(crate) struct BenchStepArgs {
     json: bool,
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// Wrong arguments; a failed run.
+/// The arguments are invalid, or a run fails.
 pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let sets = [data_settings(&args.data)?, args.step.overrides.clone()].concat();
     let config = RunConfig::parse(&text, "bench step", Path::new("/"), &sets)?;
     let options = BenchOptions {
-        // A line of JSON has no kernels.
+        // Kernels are not part of the JSON.
         profile: !args.json,
         trace: args.trace.directory()?,
         ..args.step.options(device)
@@ -84,15 +84,15 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let turns = measure.cycled.map_or_else(String::new, |count| format!(" ({count} micro-batches in turn)"));
     let head = format!("{}: {shape}, {examples}{turns}, {settings}", args.model);
     match args.json {
-        true => print_json(&StepLine::of(args, &measure)),
+        true => print_json(&StepLine::from_measure(args, &measure)),
         false => print(&format!("{}{}", summary(&head, &measure), kernels(&measure))),
     }
 }
 
-/// The settings of a configuration that reads token shards; none without any.
+/// Returns the settings with which a configuration reads these token shards; empty without files.
 ///
 /// # Errors
-/// A path that is not UTF-8, or a current directory that is gone.
+/// A path is not UTF-8, or the current directory no longer exists.
 fn data_settings(files: &[PathBuf]) -> Result<Vec<String>, CliError> {
     if files.is_empty() {
         return Ok(Vec::new());
@@ -103,11 +103,11 @@ fn data_settings(files: &[PathBuf]) -> Result<Vec<String>, CliError> {
         path.into_os_string().into_string().map_err(|_| refused("its path is not UTF-8".to_owned()))
     };
     let paths = files.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
-    // A JSON list of strings is a TOML list.
+    // A JSON list of strings is also a TOML list.
     Ok(vec!["data.kind=tokens".to_owned(), format!("data.paths={}", serde_json::Value::from(paths))])
 }
 
-/// The measured step: a line of JSON.
+/// The measured step, printed as a line of JSON.
 #[derive(Serialize)]
 struct StepLine<'a> {
     model: &'a str,
@@ -124,7 +124,7 @@ struct StepLine<'a> {
 }
 
 impl<'a> StepLine<'a> {
-    fn of(args: &'a BenchStepArgs, measure: &'a StepMeasure) -> Self {
+    fn from_measure(args: &'a BenchStepArgs, measure: &'a StepMeasure) -> Self {
         let (peak_allocated_bytes, peak_reserved_bytes) = measure.peaks;
         StepLine {
             model: &args.model,
@@ -141,7 +141,7 @@ impl<'a> StepLine<'a> {
     }
 }
 
-/// Text about the model, its median step and its peak memory.
+/// Describes the model, its median step and its peak memory.
 fn summary(head: &str, measure: &StepMeasure) -> String {
     let separator = if measure.libraries.is_empty() { "" } else { ", " };
     let (least, most) =
@@ -171,7 +171,7 @@ fn summary(head: &str, measure: &StepMeasure) -> String {
     )
 }
 
-/// Returns the device's own rates and a row for each family of kernels; empty on the CPU.
+/// Returns the device's measured rates and a row for each family of kernels; empty on the CPU.
 fn kernels(measure: &StepMeasure) -> String {
     let (Some(rates), Some(utilisation)) = (measure.rates, measure.utilisation()) else {
         return String::new();
@@ -179,7 +179,7 @@ fn kernels(measure: &StepMeasure) -> String {
     let mut rows = vec![["family", "launches", "ms", "floor ms", "ratio"].map(str::to_owned).to_vec()];
     let (mut launches, mut milliseconds, mut floor) = (0, 0.0, 0.0);
     for family in &measure.families {
-        // A kernel shorter than a microsecond takes the time of its launch.
+        // A kernel shorter than a microsecond takes as long as its launch.
         let ratio =
             (family.floor_milliseconds > 1e-3).then(|| family.milliseconds / family.floor_milliseconds);
         rows.push(kernel_row(

@@ -10,20 +10,20 @@ use run::{CompareOptions, Comparison, RerunOptions};
 use crate::output::{print, print_json};
 use crate::outputs::{Force, Kind};
 
-/// Tell whether two runs are the same computation, and if not, where they part
+/// Check whether two runs are the same computation, and if not, find where they diverge
 ///
-/// Compares settings, device and libraries, the hashes that `telemetry.hashes` took, losses, gradient norms
-/// and the weights at the end. Exit status: 0 if nothing compared differs in a bit, 1 if something does.
+/// Compares settings, device and libraries, the hashes recorded by `telemetry.hashes`, losses, gradient norms
+/// and the final weights. Exit status: 0 if everything compared is bit-identical, 1 if something differs.
 #[derive(clap::Args, Debug)]
 pub(crate) struct CompareArgs {
     /// Directories of two runs.
     #[arg(value_names = ["RUN_A", "RUN_B"], num_args = 2, required = true, action = clap::ArgAction::Set)]
     runs: Vec<PathBuf>,
-    /// Train both again from their nearest checkpoints to the step in which they differ, with hashes of every
-    /// step, to find the first operator
+    /// Retrain both from their nearest checkpoints to the step in which they differ, recording hashes at
+    /// every step, to find the first operator that differs
     #[arg(long)]
     rerun: bool,
-    /// Also write a page with the findings and both learning curves
+    /// Also write a page with the differences and both learning curves
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Print one line of JSON instead
@@ -33,10 +33,10 @@ pub(crate) struct CompareArgs {
     force: Force,
 }
 
-/// Compares and prints.
+/// Runs the command: compares and prints.
 ///
 /// # Errors
-/// A directory without a run; a rerun that fails; runs that differ.
+/// A directory is not a run, retraining fails, or the runs differ.
 pub(crate) fn run(args: &CompareArgs) -> Result<(), CliError> {
     let [first, second] = args.runs.as_slice() else {
         return Err(CliError::Refused("compare takes two run directories".to_owned()));
@@ -72,15 +72,14 @@ fn line(comparison: &Comparison) -> serde_json::Value {
     })
 }
 
-/// A temporary directory of reruns, deleted when it is dropped.
+/// A temporary directory for retrained runs, deleted on drop.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
 impl Scratch {
     /// Creates the directory.
     ///
-    /// # Errors
-    /// A directory that cannot be created.
+    /// The directory cannot be created.
     fn create() -> Result<Self, CliError> {
         let path = std::env::temp_dir().join(format!("plimsoll-compare-{}", std::process::id()));
         let unwritable = |source| CliError::File { path: path.clone(), source };

@@ -10,22 +10,22 @@ use run::{JobError, RunError};
 use telemetry::TelemetryError;
 use worker::WorkerError;
 
-/// A command that was refused or that failed.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     /// The command line or the machine does not allow the command.
     #[error("{0}")]
     Refused(String),
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The rank failed.
+    /// The rank of a single-rank command failed.
     #[error(transparent)]
     OneRank(#[from] WorkerError),
     /// The run could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A new configuration could not be made.
+    /// A new configuration could not be created.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
     /// The run was refused or failed.
@@ -51,7 +51,7 @@ pub(crate) enum CliError {
         /// The underlying message.
         reason: String,
     },
-    /// The command's output has already described the error.
+    /// The error has already been printed as part of the command's output.
     #[error("see above")]
     Shown {
         /// The exit status.

@@ -11,13 +11,13 @@ use crate::model::{ModelArgs, skips_invalid};
 use crate::output::{print, print_json};
 use crate::outputs::{Force, Kind, Output};
 
-/// Compute the loss of a model on text or token shards, or its answers to multiple choice
+/// Compute a model's loss on text or token shards, or its accuracy on multiple choice
 ///
-/// Cuts the data into sequences that follow each other without overlap, and prints the number of predicted
-/// tokens, the mean loss of a token in nats, and the perplexity. With --choices, prints the shares of
-/// questions whose right ending is the likeliest: by the sum of its log-probabilities, by their mean over its
-/// tokens (as llm.c scores HellaSwag), and over its bytes (acc_norm of lm-evaluation-harness). The figures do
-/// not depend on the grid.
+/// Cuts the data into consecutive sequences without overlap, and prints the number of predicted tokens, the
+/// mean loss per token in nats, and the perplexity. With --choices, prints the fraction of questions whose
+/// correct ending is the likeliest: by the sum of its log-probabilities (acc of lm-evaluation-harness), and
+/// by this sum per token (as llm.c scores HellaSwag), per character (acc_norm) and per byte (acc_bytes).
+/// Results do not depend on the grid.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  plimsoll eval runs/first\n  \
     plimsoll eval llama/ --data 'books/*.txt' --context 2048 --json -o books.json\n  \
@@ -28,34 +28,34 @@ use crate::outputs::{Force, Kind, Output};
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text files, conversations (JSON lines with messages, of which the answers are scored) or token shards
-    /// (.bin), or globs of them [default: what the run held out].
+    /// Text files, conversations (JSON lines with messages; the answers are scored) or token shards (.bin),
+    /// or globs of them [default: the data that the run held out].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<String>,
-    /// File of questions with several endings: JSON lines with the keys context (or ctx), endings and label,
-    /// or an evaluation file of llm.c (.bin).
+    /// File of multiple-choice questions: JSON lines with the keys context (or ctx), endings and label, or an
+    /// evaluation file of llm.c (.bin).
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     choices: Option<PathBuf>,
-    /// Tokens in a sequence [default: as the model was trained with, or the longest question].
+    /// Number of tokens in a sequence [default: as in training, or the longest question].
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     context: Option<usize>,
-    /// Count and leave out images that cannot be decoded and lines that are no conversation, rather than
-    /// end the evaluation: --set data.skip_invalid=true.
+    /// Skip and count images that cannot be decoded and lines that are not conversations, instead of failing:
+    /// --set data.skip_invalid=true.
     #[arg(long)]
     skip_invalid: bool,
-    /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss,
-    /// loss_per_byte, perplexity and, of multiple choice, questions, accuracy, accuracy_per_token,
+    /// Print one JSON object with the keys model, data (hashes that identify both), tokens, loss,
+    /// loss_per_byte, perplexity and, for multiple choice, questions, accuracy, accuracy_per_token,
     /// accuracy_per_character and accuracy_per_byte.
     #[arg(long)]
     json: bool,
-    /// Write the JSON object to a file as well.
+    /// Also write the JSON object to a file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
 }
 
-/// Evaluates and prints.
+/// Runs the command: evaluates and prints.
 pub(crate) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = options(args);

@@ -10,29 +10,29 @@ use crate::arguments::count;
 use crate::error::CliError;
 use crate::train::{self, TrainArgs};
 
-/// Start the ranks of a run under mpirun or srun, or as threads, and start them again after a failure
+/// Start a run's ranks under mpirun or srun, or as threads, and restart them after a failure
 ///
-/// A job that loses a rank, a host or the launcher is stopped and starts again from the newest checkpoint, on
-/// the hosts that answer and with the fastest grid of them that fits: fewer data-parallel ranks, and only if
-/// that does not fit a higher ZeRO stage and recomputed blocks. The weights are those of a run that never
-/// failed. sessions.json and the report name each restart, its cause and its cost. With
-/// checkpoint.memory_steps it goes on from a newer state in the memory of the hosts. Silent corruption
-/// (train.verify_every) ends it.
+/// If a rank, a host or the launcher fails, the job is stopped and restarted from the newest checkpoint, on
+/// the hosts that respond and with the fastest grid that fits: fewer data-parallel ranks and, only if
+/// necessary, a higher ZeRO stage and recomputed blocks. The weights equal those of a run that never failed.
+/// sessions.json and the report list each restart with its cause and cost. With checkpoint.memory_steps, the
+/// job continues from a newer state in the hosts' memory. Silent corruption (train.verify_every) ends the
+/// job.
 #[derive(clap::Args, Debug)]
 pub(crate) struct LaunchArgs {
-    /// End the job after N failures in a row without a new checkpoint.
+    /// End the job after N consecutive failures without a new checkpoint.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = count::<u64>)]
     restarts: u64,
-    /// Use hosts again that answer again, after the next checkpoint.
+    /// Use hosts again that respond again, after the next checkpoint.
     #[arg(long)]
     grow: bool,
-    /// The program that starts the ranks, on the hosts of its --host or --hostfile, or of Slurm's allocation.
-    /// With threads, the ranks are threads of one process of this host, which needs no launcher and may share
-    /// a GPU (parallel.ranks_per_device).
+    /// Program that starts the ranks, on the hosts of its --host or --hostfile option, or of Slurm's
+    /// allocation. With threads, the ranks are threads of one process on this host; this needs no launcher,
+    /// and ranks may share a GPU (parallel.ranks_per_device).
     #[arg(long, value_name = "PROGRAM", value_enum, default_value_t = With::Mpirun)]
     with: With,
-    /// Options of that program, which threads do not have, the word train, and the arguments of `plimsoll
-    /// train`, among them --run-dir.
+    /// Options of that program (none for threads), the word train, and the arguments of `plimsoll train`,
+    /// including --run-dir.
     #[arg(
         value_name = "OPTION… train ARGUMENT",
         required = true,
@@ -42,7 +42,7 @@ pub(crate) struct LaunchArgs {
     words: Vec<OsString>,
 }
 
-/// The ways to start ranks.
+/// Ways to start ranks.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum With {
     Mpirun,
@@ -53,7 +53,7 @@ enum With {
 /// Runs the job to its end.
 ///
 /// # Errors
-/// Wrong arguments or configuration; too many failures.
+/// The arguments or the configuration are invalid, or there are too many failures.
 pub(crate) fn run(args: &LaunchArgs) -> Result<(), CliError> {
     let Some(command) = args.words.iter().position(|word| word == "train") else {
         let text =
@@ -85,18 +85,18 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<(), CliError> {
     };
     match job.run()? {
         0 => Ok(()),
-        // The ranks have printed the error.
+        // The ranks have already printed the error.
         status => Err(CliError::Shown { status }),
     }
 }
 
-/// Returns the arguments with which a run goes on from its newest checkpoint.
+/// Returns the arguments with which a run resumes from its newest checkpoint.
 fn to_resume(arguments: &[OsString], train: &TrainArgs) -> Vec<OsString> {
     let mut resuming = Vec::new();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let name = word.to_string_lossy();
-        // The step from which the run went on at first; with --from, that of the other run.
+        // Drops the step from which the run first continued; with --from, it belongs to another run.
         match train.from {
             None if name == "--step" => drop(words.next()),
             None if name.starts_with("--step=") => {}

@@ -1,4 +1,4 @@
-//! Times of a model's layers, for `plimsoll plan --profile` and `plimsoll bench pipeline --profile`.
+//! Times a model's layers, for `plimsoll plan --profile` and `plimsoll bench pipeline --profile`.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use plan::{PlanTarget, Profile};
 
 use crate::outputs::{Force, Kind};
 
-/// Times the layers, writes them to the file `path` and reads it back.
+/// Times the layers, writes a profile to `path`, and reads it back.
 ///
 /// # Errors
-/// Errors of the run; a file that may not be replaced.
+/// The run fails, or the file may not be replaced.
 pub(crate) fn take(
     config: &RunConfig,
     path: &Path,

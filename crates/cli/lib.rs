@@ -1,7 +1,7 @@
-//! The command line of a trainer of neural networks, also for programs with their own model families.
+//! The command line of a neural-network trainer, also for programs with their own model families.
 //!
-//! A program registers its families and gets everything that the built-in ones have: ranks, grids, plans to
-//! the byte, checkpoints, resumption, pages and all commands.
+//! A program that registers its families gets all features of the built-in ones: ranks, grids, exact memory
+//! plans, checkpoints, resuming, pages and all commands.
 //!
 //! ```no_run
 //! use plimsoll::autograd::{Tape, Var, ops};
@@ -170,10 +170,10 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, cla
     Arguments::from_arg_matches(&matches)
 }
 
-/// Parses the words of `plimsoll train`, the first of which is `train`.
+/// Parses the words of a `plimsoll train` command; the first word is `train`.
 ///
 /// # Errors
-/// Wrong arguments, in a sentence; another command.
+/// The arguments are invalid, or it is another command.
 fn train_arguments(words: &[OsString]) -> Result<train::TrainArgs, CliError> {
     let refused = |why: String| CliError::Refused(why.trim_start_matches("error: ").trim_end().to_owned());
     let words = std::iter::once(OsString::from("plimsoll")).chain(words.iter().cloned());
@@ -183,7 +183,8 @@ fn train_arguments(words: &[OsString]) -> Result<train::TrainArgs, CliError> {
     }
 }
 
-/// Makes the command and those below it accept negative numbers as values, which are then refused as values.
+/// Makes a command and its subcommands accept negative numbers as values, so that they are rejected as values
+/// and not as unknown options.
 fn with_negative_numbers(command: Definition) -> Definition {
     let command = command.mut_args(|argument| match argument.get_action().takes_values() {
         true => argument.allow_negative_numbers(true),
@@ -204,8 +205,8 @@ impl Command {
     }
 }
 
-/// Runs the command of this process, with the families `own` beside the built-in ones, and ends the process
-/// with the command's exit status. Called first, and once.
+/// Runs the process's command with the built-in families and those in `own`, then exits with the command's
+/// status. Must be called first and only once.
 pub fn main(own: impl IntoIterator<Item = Family>) -> ! {
     if let Some(status) = system::confined::serve(&[data::CHAT_TASK]) {
         system::exit::exit(status.into());
@@ -218,7 +219,7 @@ pub fn main(own: impl IntoIterator<Item = Family>) -> ! {
     system::exit::exit(status.into())
 }
 
-/// Runs the command of the process. Its frame is not part of that of [`main`], which first checks the stack.
+/// Runs the process's command. Not inlined, so that [`main`] checks the stack before this frame exists.
 #[inline(never)]
 fn run() -> u8 {
     let arguments = std::env::args_os();

@@ -8,23 +8,22 @@ use telemetry::units::grouped;
 use crate::error::CliError;
 use crate::output::print;
 
-/// Print well-known memory listings of PyTorch, and those of the same programs here
+/// Print well-known memory listings of PyTorch beside the same programs' results here
 ///
-/// On the CPU, and beside it on a GPU if there is one: tensors and their owners, empty_cache(), segments, a
-/// network of five layers, graphs that are kept and consumed, ten epochs of training, and all counters of
-/// `memory_stats` afterwards. Each figure of PyTorch is printed by the listing, measured on a GPU, or
-/// computed from the rules of its allocator, as its row says. A run empties the cache with
-/// `memory.empty_cache_every`.
+/// Runs on the CPU, and also on a GPU if there is one: tensors and their owners, empty_cache(), segments, a
+/// network of five layers, kept and consumed graphs, ten epochs of training, and finally all counters of
+/// `memory_stats`. PyTorch's figures are printed by the listing, measured on a GPU, or computed from its
+/// allocator's rules, as noted in each row. In a run, `memory.empty_cache_every` empties the cache.
 #[derive(clap::Args, Debug)]
 pub(crate) struct MemoryArgs {}
 
-/// Explains the columns of PyTorch.
+/// Footnote about PyTorch's columns.
 const NOTE: &str = "\
 PyTorch's figures are of a GPU. printed: the listing prints them. measured: with PyTorch 2.11.0 and CUDA 13.0,
 less cuBLAS's workspaces. computed: from the rules of its allocator.
 ";
 
-/// A device's name, its listings, and its counters after them.
+/// Name of a device, its listings, and the counters after them.
 type Column = (String, Vec<Listing>, Vec<(&'static str, i64)>);
 
 fn column(device: &Device) -> Result<Column, CliError> {
@@ -33,10 +32,10 @@ fn column(device: &Device) -> Result<Column, CliError> {
     Ok((device.description().name.clone(), listings, counters))
 }
 
-/// Prints the listings.
+/// Runs the command: prints the listings.
 ///
 /// # Errors
-/// Out of memory; a GPU that does not start; standard output cannot be written.
+/// Memory runs out, a GPU fails to start, or standard output cannot be written.
 pub(crate) fn run(_: &MemoryArgs) -> Result<(), CliError> {
     let failed = |error: device::DeviceError| CliError::Measurement(error.to_string());
     let options = DeviceOptions::default();
@@ -74,14 +73,14 @@ fn text(columns: &[Column]) -> String {
     text + &aligned(&rows, 1, &[1])
 }
 
-/// Returns the header of a listing: PyTorch's columns, and two of each device.
+/// Returns the header of a listing: columns for PyTorch, and two for each device.
 fn header(title: &str, devices: impl Iterator<Item = String>) -> Vec<String> {
     let mut row: Vec<String> = [title, "origin", "PyTorch: allocated", "reserved"].map(str::to_owned).into();
     row.extend(devices.flat_map(|name| [format!("{name}: allocated"), "reserved".to_owned()]));
     row
 }
 
-/// Returns the cells of a row with its name and PyTorch's figures.
+/// Returns the first cells of a row: its name and PyTorch's figures.
 fn pytorch_row(figure: &ListedFigure) -> Vec<String> {
     let mut row = vec![format!("  {}", figure.what)];
     row.extend(match &figure.pytorch {

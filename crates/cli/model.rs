@@ -1,4 +1,4 @@
-//! The arguments of commands that use a trained model.
+//! Arguments of commands that use a trained model.
 
 use std::path::PathBuf;
 
@@ -10,23 +10,22 @@ use crate::arguments::count;
 use crate::error::CliError;
 use crate::step::Step;
 
-/// A model, and the ranks and devices to compute on.
+/// A model, and the ranks and devices to use.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ModelArgs {
-    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters in PEFT's format.
+    /// A run, a checkpoint, a Hugging Face folder, or a folder of adapters in PEFT's format.
     pub(crate) model: PathBuf,
-    /// The step of the run's checkpoint, or "best", which checkpoint.keep_best keeps [default: the newest].
+    /// Step of the run's checkpoint, or "best" for the one kept by checkpoint.keep_best [default: the
+    /// newest].
     #[arg(long, value_name = "N")]
     step: Option<Step>,
-    /// The folder of the model that adapters belong to [default: the one that their adapter_config.json
-    /// names].
+    /// Folder of the model to which adapters belong [default: the one named in their adapter_config.json].
     #[arg(long, value_name = "DIR")]
     pub(crate) base: Option<PathBuf>,
     /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Number of ranks, as threads of this process; must equal the configured number of ranks, which
-    /// is the default.
+    /// Number of ranks, as threads of this process; must equal the configured number, which is the default.
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     pub(crate) ranks: Option<usize>,
     /// Device to compute on: cpu, cuda, or auto.
@@ -34,24 +33,24 @@ pub(crate) struct ModelArgs {
     device: String,
 }
 
-/// The settings of `--skip-invalid`, if it is set.
+/// Returns the settings of `--skip-invalid`, if it is set.
 pub(crate) fn skips_invalid(is_set: bool) -> Vec<String> {
     is_set.then(|| format!("{}=true", Data::skip_invalid)).into_iter().collect()
 }
 
 impl ModelArgs {
-    /// Returns the step of the run's checkpoint that is asked for.
+    /// Returns the requested step of the run's checkpoints.
     ///
     /// # Errors
-    /// No best checkpoint.
+    /// The run has no best checkpoint.
     pub(crate) fn step(&self) -> Result<Option<u64>, CliError> {
         self.step.map(|step| step.number(&self.model)).transpose()
     }
 
-    /// Returns the device, and begins to log.
+    /// Returns the device, and starts logging.
     ///
     /// # Errors
-    /// An unknown device; Meta, for the reason `of_meta`.
+    /// The device is unknown, or is Meta, which is refused with the reason `of_meta`.
     pub(crate) fn device(&self, of_meta: &str) -> Result<DeviceChoice, CliError> {
         let device = DeviceChoice::from_name(&self.device)?;
         if device == DeviceChoice::Meta {

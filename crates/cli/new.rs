@@ -10,26 +10,26 @@ use crate::error::CliError;
 use crate::output::{note, print};
 use crate::outputs::{Force, Kind, Output};
 
-/// The most bytes of another trainer's file.
+/// Maximum size of another trainer's file in bytes.
 const MOST_BYTES: u64 = 1 << 20;
-/// Compute capability of GPUs from which on they have bf16.
+/// Minimum compute capability of GPUs with bf16.
 const WITH_BF16: (u32, u32) = (8, 0);
 
-/// Write a configuration to begin with, for a job on your data and device, or from another trainer's file
+/// Write a starting configuration for a job on your data and device, or convert another trainer's file
 ///
-/// Looks at the model's folder, at the data and at the device, writes a commented configuration, and prints
-/// what it chose and why, the planned memory, the predicted time and the command to run next. With --from,
-/// converts a file of axolotl, TRL or LLaMA-Factory, and names every key that has no equivalent.
+/// Inspects the model folder, the data and the device, writes a commented configuration, and prints its
+/// choices with reasons, the planned memory, the predicted time and the next command to run. With --from,
+/// converts a file of axolotl, TRL or LLaMA-Factory, and lists every key without an equivalent.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct NewArgs {
     #[command(subcommand)]
     job: Option<Job>,
-    /// The file to convert: YAML or JSON with the arguments of axolotl, TRL (or of Hugging Face's Trainer) or
+    /// File to convert: YAML or JSON with the arguments of axolotl, TRL (or Hugging Face's Trainer) or
     /// LLaMA-Factory.
     #[arg(long, value_name = "FILE", required = true)]
     from: Option<PathBuf>,
-    /// The program to which the file belongs [default: the one that its keys show].
+    /// Program to which the file belongs [default: detected from its keys].
     #[arg(long, value_name = "PROGRAM", value_parser = Program::ALL.map(Program::name))]
     format: Option<String>,
     #[command(flatten)]
@@ -38,19 +38,19 @@ pub(crate) struct NewArgs {
 
 #[derive(clap::Subcommand, Debug)]
 enum Job {
-    /// Fine-tune the model in a folder on conversations, pairs of answers, text or token shards
+    /// Fine-tune the model in a folder on conversations, preference pairs, text or token shards
     Finetune {
-        /// The folder of the model, with config.json and safetensors.
+        /// Folder of the model, with config.json and safetensors.
         model: String,
         #[command(flatten)]
         job: JobArgs,
-        /// Train the whole model, not adapters.
+        /// Train the whole model instead of adapters.
         #[arg(long)]
         full: bool,
-        /// The file of the chat template, for a tokenizer without one.
+        /// File with the chat template, for a tokenizer without one.
         #[arg(long, value_name = "FILE")]
         chat_template: Option<PathBuf>,
-        /// The tokenizer, instead of the model's: a tokenizer.json or its folder.
+        /// Tokenizer to use instead of the model's: a tokenizer.json or its folder.
         #[arg(long, value_name = "TOKENIZER")]
         tokenizer: Option<String>,
     },
@@ -58,7 +58,8 @@ enum Job {
     Pretrain {
         #[command(flatten)]
         job: JobArgs,
-        /// The tokenizer: bytes, gpt2, or a tokenizer.json or its folder [default: by the size of the text].
+        /// Tokenizer: bytes, gpt2, or a tokenizer.json or its folder [default: depends on the size of the
+        /// text].
         #[arg(long, value_name = "TOKENIZER")]
         tokenizer: Option<String>,
     },
@@ -71,11 +72,11 @@ enum Job {
 
 #[derive(clap::Args, Debug)]
 struct JobArgs {
-    /// The data: files, globs or folders.
+    /// Data: files, globs or folders.
     #[arg(required = true)]
     data: Vec<String>,
-    /// Device that the run is to fit, as `plimsoll plan` takes it: auto, cpu, cuda, the name of a GPU that
-    /// need not be here, such as rtx-4090 or h100-80gb, or a file of `plimsoll plan --describe`.
+    /// Device that the run must fit, as in `plimsoll plan`: auto, cpu, cuda, the name of a GPU that this host
+    /// need not have, such as rtx-4090 or h100-80gb, or a file written by `plimsoll plan --describe`.
     #[arg(long, value_name = "DEVICE|FILE.toml", default_value = "auto")]
     device: String,
     #[command(flatten)]
@@ -84,7 +85,7 @@ struct JobArgs {
 
 #[derive(clap::Args, Debug)]
 struct FileArgs {
-    /// The configuration to write, or - to print it [default: the job's name, or that of the converted file,
+    /// Configuration file to write, or - to print it [default: the name of the job or of the converted file,
     /// with .toml].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -92,7 +93,7 @@ struct FileArgs {
     force: Force,
 }
 
-/// The file that a configuration is written to; `None` if it is printed.
+/// Destination of a configuration; `file` is `None` if it is printed.
 struct Target {
     file: Option<(PathBuf, Output)>,
 }
@@ -112,7 +113,7 @@ impl Target {
         Directories::of_file(path).map_err(|source| CliError::File { path: ".".into(), source })
     }
 
-    /// Prints a line: on standard error if the configuration itself is printed.
+    /// Prints a line of information; to standard error if the configuration itself is printed.
     fn say(&self, line: &str) -> Result<(), CliError> {
         match self.file {
             Some(_) => print(line),
@@ -123,7 +124,7 @@ impl Target {
         }
     }
 
-    /// Writes or prints the configuration, and the command to run next.
+    /// Writes or prints the configuration, and shows the next command to run.
     fn write(self, text: &str, device: &str) -> Result<(), CliError> {
         let Some((path, output)) = self.file else { return print(text) };
         output.write(text)?;
@@ -133,10 +134,10 @@ impl Target {
     }
 }
 
-/// Writes a configuration.
+/// Runs the command: writes a configuration.
 ///
 /// # Errors
-/// Wrong arguments, model, data or file; a run that fits nowhere.
+/// The arguments, model, data or file are invalid, or no run fits.
 pub(crate) fn run(args: &NewArgs) -> Result<(), CliError> {
     Log::new().install()?;
     match &args.job {
@@ -192,7 +193,7 @@ fn new_job(
     target.write(&document.to_toml(), &args.device)
 }
 
-/// Returns the lines about memory and time.
+/// Returns lines about planned memory and time.
 fn planned(report: &PlanReport) -> Vec<String> {
     let mut lines = vec![format!("planned memory on {}: {}", report.device_model, report.fit.figures())];
     lines.extend(report.defaults.iter().cloned());
@@ -221,7 +222,7 @@ fn converted(from: &Path, args: &NewArgs) -> Result<(), CliError> {
     target.write(&conversion.document.to_toml(), "auto")
 }
 
-/// Returns the lines about a conversion: each key with its fate, and what is left to do.
+/// Returns lines about a conversion: what became of each key, and what remains to be done.
 fn described(conversion: &Conversion, name: &str) -> Vec<String> {
     let evidence = match conversion.recognised_by.as_slice() {
         [] => "as --format says".to_owned(),

@@ -1,4 +1,4 @@
-//! Files of commands' results: checked before the result is computed, and written whole.
+//! Output files of commands: checked before the result is computed, and written atomically.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,16 +8,16 @@ use telemetry::{report, timeline};
 
 use crate::error::CliError;
 
-/// The argument of commands that write user-named files.
+/// Argument of commands that write user-named files.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Force {
-    /// Replace output files that Plimsoll did not write, tokenizers, configurations and files of
+    /// Replace output files that Plimsoll did not write, and existing tokenizers, configurations and
     /// measurements.
     #[arg(long)]
     force: bool,
 }
 
-/// The contents of an output, which distinguish the files that Plimsoll wrote from others.
+/// Kind of an output. Determines which existing files may be replaced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// An HTML page ([`report::Report`]).
@@ -26,16 +26,16 @@ pub(crate) enum Kind {
     Picture,
     /// A Chrome trace.
     Trace,
-    /// A result that took long to measure and replaces no file.
+    /// A measurement that took long, and therefore replaces no file.
     Measurement,
-    /// A configuration, which replaces no file because users edit theirs.
+    /// A configuration, which replaces no file because users edit them.
     Configuration,
 }
 
-/// First line of a picture in a file.
+/// First line of an SVG file, which marks it as written by Plimsoll.
 const PICTURE: &str = "<!-- Plimsoll -->\n";
 
-/// An output that can be written.
+/// An output file that is ready to be written.
 #[derive(Debug)]
 pub(crate) struct Output {
     file: OutputFile,
@@ -43,13 +43,14 @@ pub(crate) struct Output {
 }
 
 impl Force {
-    /// For files that the command has read as what they are.
+    /// Replaces any file; for files whose content the command has already verified.
     pub(crate) const ALWAYS: Force = Force { force: true };
 
-    /// Checks that `path` can be written before anything is computed. `argument` names its option.
+    /// Checks that `path` can be written, before anything is computed. `argument` is the option's name for
+    /// errors.
     ///
     /// # Errors
-    /// A path that cannot be written, or there is a file that may not be replaced.
+    /// The path cannot be written, or an existing file may not be replaced.
     pub(crate) fn output(self, argument: &str, path: &Path, kind: Kind) -> Result<Output, CliError> {
         let replace = match kind {
             _ if self.force => Replace::Anything,

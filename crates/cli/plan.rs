@@ -19,54 +19,54 @@ use crate::output::{note, print};
 use crate::outputs::{Force, Kind, Output};
 use crate::plan_schedule::{self, ScheduleArgs};
 
-/// Print what each rank of a run will use, to the byte, without running it
+/// Print the memory of every rank of a run, to the byte, without running it
 ///
-/// Runs the real worker of every kind of rank with no memory behind its addresses, and prints the bytes that
-/// each rank allocates, reserves and peaks at, what is alive at the peak, and whether the run fits. A run of
-/// that configuration on such a device uses exactly these bytes. Of data, names and lengths of files and a
-/// few thousand bytes are read; with train.epochs all of it, because the number of sequences decides the
-/// steps. Exit status: 0 if the run fits, 1 if it does not, 2 if it cannot be planned.
+/// Runs the real worker of every kind of rank without allocating memory. Prints the bytes that each rank
+/// allocates and reserves, their peaks, what is alive at the peak, and whether the run fits. A run of this
+/// configuration on such a device uses exactly these bytes. Only names and sizes of data files and a few
+/// thousand bytes are read; with train.epochs all data is read, because the number of sequences determines
+/// the number of steps. Exit status: 0 if the run fits, 1 if it does not, 2 if it cannot be planned.
 #[derive(clap::Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// The configuration; without one, the built-in quickstart.
+    /// Configuration file; without one, the built-in quickstart.
     config: Option<PathBuf>,
     /// Override a key of the configuration, as in --set parallel.data=8; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// Device to plan for: cpu; cuda (the GPU of this host, or an H200 if there is none); auto (the GPU if
-    /// there is one, the CPU otherwise); a GPU that need not be here: a100-40gb, a100-80gb, a10g, b200,
-    /// h100-80gb, h20, h200, l4, l40s, rtx-3090, rtx-4090, rtx-5090, rtx-pro-6000 or t4; or a
-    /// file that --describe wrote on another host.
+    /// Device to plan for: cpu; cuda (this host's GPU, or an H200 if there is none); auto (the GPU if there
+    /// is one, else the CPU); a GPU that this host need not have: a100-40gb, a100-80gb, a10g, b200,
+    /// h100-80gb, h20, h200, l4, l40s, rtx-3090, rtx-4090, rtx-5090, rtx-pro-6000 or t4; or a file written by
+    /// --describe on another host.
     #[arg(long, value_name = "DEVICE|FILE.toml", default_value = "auto")]
     device: String,
-    /// Bytes of the device, instead of its own, as in 80GiB.
+    /// Memory of the device instead of its own, as in 80GiB.
     #[arg(long, value_name = "BYTES")]
     capacity: Option<String>,
-    /// Print the operators of a step instead: the types of their results and gradients, and which of them
-    /// compute in half precision and which in f32.
+    /// Print the operators of a step instead, with the dtypes of their results and gradients, and whether
+    /// they compute in half precision or in f32.
     #[arg(long, conflicts_with_all = ["json", "html", "schedule", "largest", "fit", "describe", "profile"])]
     precision: bool,
     /// Print one JSON object, with the keys of summary.json.
     #[arg(long)]
     json: bool,
-    /// Write the plan to FILE as one HTML page, which needs no network and no other file.
+    /// Write the plan to FILE as a self-contained HTML page.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "schedule", "largest", "fit", "describe"])]
     html: Option<PathBuf>,
     /// Find the largest value of KEY that fits: micro_batch_size, layers, width or context.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["json", "fit", "describe"])]
     largest: Option<String>,
-    /// Propose grids, schedules, sharding of the optimizer, recomputation and micro-batch sizes that fit the
-    /// device, or one of so many bytes, as in 80GiB; the fastest first, by predicted time. The global batch
-    /// stays the same; parallel.lanes grows to the number of data-parallel ranks.
+    /// Propose grids, schedules, optimizer sharding, recomputation and micro-batch sizes that fit the device,
+    /// or a device of BYTES, as in 80GiB; the fastest by predicted time first. The global batch stays the
+    /// same; parallel.lanes grows to the number of data-parallel ranks.
     #[arg(long, value_name = "BYTES", num_args = 0..=1, conflicts_with_all = ["capacity", "describe"])]
     fit: Option<Option<String>>,
-    /// Number of ranks for --fit [default: that of the configuration].
+    /// Number of ranks for --fit [default: as configured].
     #[arg(long, value_name = "N", requires = "fit", value_parser = count::<usize>)]
     ranks: Option<usize>,
     /// Write a description of this host's device to FILE, or print it, for plans on other hosts. On a GPU,
     /// runs a small model to measure the memory of drivers and libraries; the GPU should be idle. Under a
-    /// launcher, with a process for each GPU of several hosts, adds the network between the hosts to FILE,
-    /// which describes one of them.
+    /// launcher with a process for each GPU of several hosts, adds the network between the hosts to FILE,
+    /// which must describe one of them.
     #[arg(
         long,
         value_name = "FILE",
@@ -74,8 +74,8 @@ pub(crate) struct PlanArgs {
         conflicts_with_all = ["config", "set", "capacity", "json"]
     )]
     describe: Option<Option<PathBuf>>,
-    /// Time the model's layers on one device of this host and write the times to FILE.
-    /// With parallel.profile = FILE, plans and runs partition the layers over pipeline stages by these times.
+    /// Time the model's layers on one device of this host and write the times to FILE. With parallel.profile
+    /// = FILE, plans and runs partition the layers over pipeline stages by these times.
     #[arg(
         long,
         value_name = "FILE",
@@ -89,16 +89,16 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// Returns whether a device is described, together with other processes if there are any.
+    /// Returns whether the command describes a device, possibly together with other processes.
     pub(crate) fn describes(&self) -> bool {
         self.describe.is_some()
     }
 }
 
-/// Plans and prints.
+/// Runs the command: plans and prints.
 ///
 /// # Errors
-/// Wrong arguments, configuration or data; a run that does not fit.
+/// The arguments, configuration or data are invalid, or the run does not fit.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let target = PlanTarget::from_argument(&args.device)?;
     if let Some(file) = &args.describe {
@@ -138,16 +138,16 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
             print(&report.to_json()?)?;
             refusal.iter().for_each(|refusal| note(&format!("plimsoll: {refusal}")));
         }
-        // The text ends with the verdict.
+        // The text ends with the result.
         false => print(&report.to_string())?,
     }
     verdict(refusal.is_none())
 }
 
-/// The end of a command that has printed whether a run fits.
+/// Sets the exit status of a command that has already printed whether a run fits.
 ///
 /// # Errors
-/// A run that does not fit.
+/// The run does not fit.
 fn verdict(fits: bool) -> Result<(), CliError> {
     if fits { Ok(()) } else { Err(CliError::Shown { status: 1 }) }
 }
@@ -159,11 +159,11 @@ fn configured(args: &PlanArgs, sets: &[String]) -> Result<RunConfig, CliError> {
     })
 }
 
-/// Returns the configuration for a search of grids, which chooses the lanes itself: with the fewest that its
-/// data-parallel ranks can share if it has too few, and whether it had.
+/// Returns the configuration for a search over grids, and whether its lanes were raised. If it has too few
+/// lanes for its data-parallel ranks, it gets the smallest number that works, because the search chooses the
+/// lanes itself.
 ///
-/// # Errors
-/// Errors of the configuration as it is.
+/// The configuration is invalid for another reason.
 fn with_enough_lanes(args: &PlanArgs) -> Result<(RunConfig, bool), CliError> {
     let refused = match configured(args, &args.set) {
         Ok(config) => return Ok((config, false)),
@@ -177,9 +177,9 @@ fn with_enough_lanes(args: &PlanArgs) -> Result<(RunConfig, bool), CliError> {
     raised.next().ok_or(refused)
 }
 
-/// The least bytes that a device has; a smaller number lacks its unit.
+/// Minimum memory of a device in bytes; a smaller number probably lacks its unit.
 const LEAST_BYTES: u64 = 1 << 20;
-/// The most lanes that a configuration has.
+/// Maximum number of lanes in a configuration.
 const MOST_LANES: usize = 1 << 20;
 
 fn bytes(argument: &str, text: &str) -> Result<u64, CliError> {
@@ -218,11 +218,13 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
     note(&format!("screening the grids, schedules and shards of {}", counted(ranks as u64, "rank")));
     let pace = Pace::of_files();
     let mut on_progress = |progress: FitProgress<'_>| match progress {
-        FitProgress::Screened { done, of } if pace.is_due() => note(&format!("screened {done} of {of}")),
+        FitProgress::Screened { done, total } if pace.is_due() => {
+            note(&format!("screened {done} of {total}"))
+        }
         FitProgress::Screened { .. } => {}
         FitProgress::Fits(proposal) => note(&format!("fits: {proposal}")),
     };
-    // Lanes that were raised are not those of the user's configuration.
+    // Raised lanes are not the user's setting.
     let searched = FitOptions { ranks, names_grid: is_raised, most_allocations: u64::MAX };
     let proposals = propose(config, options, searched, &mut on_progress)?;
     print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })?;
@@ -254,7 +256,7 @@ fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<()
 fn describe_network(mut startup: Startup, file: Option<&Path>) -> Result<(), CliError> {
     let hosts = startup.hosts();
     startup.agree(check_hosts(&hosts))?;
-    // Rank 0 writes; the others need no file.
+    // Only rank 0 writes the file.
     let opened = match (startup.rank(), file) {
         (0, Some(path)) => described(path).map(Some),
         (0, None) => Err(CliError::Refused(
@@ -278,7 +280,7 @@ fn describe_network(mut startup: Startup, file: Option<&Path>) -> Result<(), Cli
     Ok(ran?)
 }
 
-/// Reads a description that is to be replaced.
+/// Reads the description that will be replaced.
 fn described(path: &Path) -> Result<(PlanDevice, Output), CliError> {
     let device = PlanDevice::load(path)?;
     Ok((device, Force::ALWAYS.output("--describe", path, Kind::Measurement)?))

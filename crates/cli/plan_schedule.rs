@@ -8,10 +8,10 @@ use plan::{PlanOptions, plan_schedule};
 
 use crate::outputs::{Force, Kind};
 
-/// The options of `plimsoll plan` that show the pipeline's schedule.
+/// Options of `plimsoll plan` that show the pipeline's schedule.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ScheduleArgs {
-    /// Print the pipeline's schedule instead: a row for each rank, and what each stage holds.
+    /// Print the pipeline's schedule instead: a row for each rank, and the layers of each stage.
     #[arg(long, conflicts_with = "json")]
     pub(crate) schedule: bool,
     /// Also write the schedule to FILE as an SVG picture.
@@ -19,10 +19,10 @@ pub(crate) struct ScheduleArgs {
     svg: Option<PathBuf>,
 }
 
-/// Returns the schedule as text and writes its picture if requested.
+/// Returns the schedule as text, and writes its picture if requested.
 ///
 /// # Errors
-/// Errors of a plan; a file that cannot be written.
+/// Planning fails, or the picture cannot be written.
 pub(crate) fn text(
     args: &ScheduleArgs,
     force: Force,

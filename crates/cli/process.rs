@@ -1,4 +1,4 @@
-//! This process before a command starts: the signals of its limits, and its threads.
+//! Prepares this process before a command starts: checks limits, and starts threads.
 
 use device::host::AddressLimit;
 use run::Startup;
@@ -9,15 +9,15 @@ use crate::error::CliError;
 use crate::output::note;
 use crate::variables;
 
-/// Least bytes of the first thread's stack.
+/// Minimum stack size of the first thread in bytes.
 const LEAST_STACK: u64 = 256 << 10;
-/// Least bytes of addresses beyond those of the program and of the stacks of its threads.
+/// Minimum address space in bytes besides the program's and its threads' stacks.
 const LEAST_ADDRESSES: u64 = 64 << 20;
 
-/// Checks the limit on the first thread's stack (`ulimit -s`); other threads have stacks of their own size.
+/// Checks the limit on the first thread's stack (`ulimit -s`); other threads' stacks have fixed sizes.
 ///
 /// # Errors
-/// Too small a limit, in a sentence.
+/// The limit is too small; the error is a sentence.
 pub(crate) fn check_stack() -> Result<(), String> {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
@@ -31,11 +31,11 @@ pub(crate) fn check_stack() -> Result<(), String> {
     }
 }
 
-/// Checks that the limit on addresses (`ulimit -v`, `ulimit -d`) leaves some beyond those of the program and
-/// of the stacks of so many threads: without them any allocation could end the process.
+/// Checks that the limit on address space (`ulimit -v`, `ulimit -d`) exceeds what the program and `threads`
+/// stacks need. Otherwise, any allocation could end the process.
 ///
 /// # Errors
-/// Too small a limit, in a sentence.
+/// The limit is too small; the error is a sentence.
 pub(crate) fn check_addresses(threads: usize) -> Result<(), String> {
     let Some(limit) = AddressLimit::of_process() else { return Ok(()) };
     let stacks = (threads * system::threads::STACK_BYTES) as u64;
@@ -43,22 +43,25 @@ pub(crate) fn check_addresses(threads: usize) -> Result<(), String> {
     if limit.bytes >= needed {
         return Ok(());
     }
-    let of = match threads {
+    let with_threads = match threads {
         0 => String::new(),
         _ => format!(" with {threads} threads (RAYON_NUM_THREADS sets fewer)"),
     };
     let name = limit.name();
     let limit = grouped(limit.bytes);
     let needed = grouped(needed);
-    Err(format!("{name} allows {limit} bytes of addresses, and this program needs at least {needed}{of}"))
+    Err(format!(
+        "{name} allows {limit} bytes of addresses, and this program needs at least {needed}{with_threads}"
+    ))
 }
 
-/// Makes exceeding the file size limit an error instead of the end of the process, and starts the compute
-/// threads; a rank of a job starts them once it knows how many ranks share its host. `joins`: whether the
-/// command joins a launcher's job.
+/// Makes exceeding the file-size limit an error instead of a fatal signal, and starts the compute threads. If
+/// the command `joins` a launcher's job, a rank starts them later, once it knows how many ranks share its
+/// host.
 ///
 /// # Errors
-/// An invalid filter of the log; several processes of a command that runs as one; the system refuses.
+/// The log filter is invalid, a launcher started several processes of a single-process command, or the system
+/// refuses.
 pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
     Log::check_variable().map_err(|error| CliError::Refused(error.to_string()))?;
     device::heap::return_large();
@@ -71,7 +74,7 @@ pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
     }
     match Startup::launched() {
         Some(_) if joins => return Ok(()),
-        // The other processes of the job would wait for this one.
+        // The job's other processes would wait for this one.
         Some(processes) if processes > 1 => {
             let alone =
                 if std::env::var_os("WORLD_SIZE").is_some() { ", as with env -u WORLD_SIZE" } else { "" };
@@ -82,7 +85,7 @@ pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
         }
         _ => {}
     }
-    // One more thread works, and one writes files.
+    // One further thread works, and one writes files.
     check_addresses(system::threads::computing() + 2).map_err(CliError::Refused)?;
     if let Some(warning) = system::threads::start_computing(1).map_err(CliError::Refused)? {
         note(&format!("plimsoll: warning: {warning}"));

@@ -21,12 +21,12 @@ use crate::outputs::{Force, Kind};
 /// Print the operators of a training step by time, bytes and FLOPs
 ///
 /// Trains a few steps of the configuration on all its ranks, as threads, and measures every operator and its
-/// backward: time on the device between events on its compute stream, time on the host, bytes allocated and
-/// kept, FLOPs. The figures of ranks are added up; a row in parentheses is a phase outside all operators. Of
-/// a run's directory, the profile is also kept there, for the page of `report`.
+/// backward: device time between events on the compute stream, host time, bytes allocated and kept, FLOPs.
+/// Values are summed over ranks; a row in parentheses is a phase outside all operators. For a run directory,
+/// the profile is also saved in it, and `report` shows it.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ProfileArgs {
-    /// The configuration, or the directory of a run; without one, the built-in quickstart.
+    /// Configuration file or run directory; without one, the built-in quickstart.
     config: Option<PathBuf>,
     /// Override a key of the configuration, as in --set parallel.data=2; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
@@ -37,24 +37,24 @@ pub(crate) struct ProfileArgs {
     /// Number of measured steps.
     #[arg(long, default_value_t = 3, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1000))]
     steps: u64,
-    /// Minimum seconds of steps before them [default: 5 on a GPU, whose clocks fall in the first seconds of
-    /// work; 0 otherwise].
+    /// Minimum seconds of warm-up steps [default: 5 on a GPU, whose clocks drop in the first seconds of work;
+    /// 0 otherwise].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     warm_up_seconds: Option<Duration>,
-    /// Rows: operators or modules, each with its passes.
+    /// Rows: operators or modules, each divided by pass.
     #[arg(long, value_enum, default_value_t = Rows::Operator)]
     by: Rows,
-    /// Order: time on the device, memory kept, or bytes allocated.
+    /// Sort by time on the device, memory kept, or bytes allocated.
     #[arg(long, value_enum, default_value_t = Order::Time)]
     sort: Order,
-    /// Number of rows; the others share one.
+    /// Number of rows; further ones are combined.
     #[arg(long, default_value_t = 10)]
     limit: usize,
-    /// Write the measured steps of all ranks as a Chrome trace, for ui.perfetto.dev: phases, operators with
-    /// modules and bytes, kernels by stream, communication, memory.
+    /// Write the measured steps of all ranks as a Chrome trace for ui.perfetto.dev: phases, operators with
+    /// modules and bytes, kernels by stream, communication and memory.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print one line of JSON instead, with all rows.
+    /// Print one line of JSON with all rows instead.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -74,10 +74,10 @@ enum Order {
     Bytes,
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 ///
 /// # Errors
-/// Wrong arguments or configuration; a failed run.
+/// The arguments or configuration are invalid, or a run fails.
 pub(crate) fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     let run_dir = args.config.as_deref().filter(|path| path.is_dir());
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), CliError> {
         (None, None) => RunConfig::quickstart(&args.set)?,
     };
     if let Some(path) = &args.trace {
-        // Refused before anything is measured; the trace itself replaces only one of this program.
+        // Checked before anything is measured; the trace itself replaces only files of this program.
         args.force.output("--trace", path, Kind::Trace)?;
     }
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();

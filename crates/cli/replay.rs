@@ -6,7 +6,7 @@ use crate::error::CliError;
 use crate::output::{note, plural, print};
 use telemetry::units::grouped;
 
-/// Drive the caching allocator with recordings of PyTorch's and compare every counter, address and event
+/// Replay recordings of PyTorch's caching allocator and compare every counter, address and event
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
     /// Recordings: traces (JSON) or vectors (JSON lines), plain or gzip-compressed
@@ -14,10 +14,10 @@ pub(crate) struct ReplayArgs {
     traces: Vec<PathBuf>,
 }
 
-/// Prints a line per file.
+/// Runs the command: prints a line per file.
 ///
 /// # Errors
-/// A file that is not a recording; a mismatch; a failed write.
+/// A file is not a recording, a comparison fails, or output cannot be written.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let (mut mismatches, mut unreadable) = (0, 0);
     for path in &args.traces {

@@ -8,28 +8,27 @@ use run::report_run;
 use crate::output::print;
 use crate::outputs::{Force, Kind};
 
-/// Write an HTML page about a run: memory over a step, what is alive at the peak, schedule, losses and
-/// throughput
+/// Write an HTML page about a run: memory over a step, memory at the peak, schedule, losses and throughput
 ///
-/// The page needs no network and no other file.
+/// The page is self-contained: it needs no network and no other file.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// The run's directory.
+    /// Run directory.
     run_dir: PathBuf,
-    /// Directories of runs whose learning curves are drawn together with its own.
+    /// Directories of further runs, whose learning curves are drawn beside the run's own.
     #[arg(value_name = "RUN_DIR")]
     others: Vec<PathBuf>,
-    /// File of the page [default: report.html in the run's directory].
+    /// File to write [default: report.html in the run directory].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
 }
 
-/// Writes the page.
+/// Runs the command: writes the page.
 ///
 /// # Errors
-/// A directory without a run, or a file that cannot be read; the page cannot be written.
+/// The directory is not a run, a file cannot be read, or the page cannot be written.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), CliError> {
     let option = if args.output.is_some() { "--output" } else { "" };
     let path = args.output.clone().unwrap_or_else(|| args.run_dir.join("report.html"));

@@ -9,13 +9,13 @@ use telemetry::units::{bytes, grouped};
 
 use crate::output::{print, print_json};
 
-/// Characters of a hash in the table.
+/// Number of characters of a hash shown in the table.
 const HASH: usize = 12;
 
 /// List runs: state, steps, losses, throughput, peak memory, grid and the hash of the weights
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunsArgs {
-    /// A directory of runs, or a run.
+    /// Directory of runs, or one run.
     #[arg(default_value = "runs")]
     directory: PathBuf,
     /// Print a JSON list instead.
@@ -23,10 +23,10 @@ pub(crate) struct RunsArgs {
     json: bool,
 }
 
-/// Lists and prints.
+/// Runs the command: lists and prints.
 ///
 /// # Errors
-/// A directory that cannot be read.
+/// The directory cannot be read.
 pub(crate) fn run(args: &RunsArgs) -> Result<(), CliError> {
     let runs = list_runs(&args.directory)?;
     if args.json {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::CliError;
-use inference::{Messages, Piece, SampleOptions, Sampled, Show};
+use inference::{Messages, SampleOptions, Sampled, Show, TextEvent};
 use run::{RunError, Startup};
 use telemetry::units::grouped;
 
@@ -15,9 +15,9 @@ use system::terminal;
 
 /// Generate text with a trained model
 ///
-/// Continues one or more prompts and prints them as they come, one after the other. The memory, with the
-/// cache of keys and values, is planned first. A prompt and its seed give the same text alone, beside other
-/// prompts, and on any grid.
+/// Continues one or more prompts and prints the texts as they are generated, one after the other. Memory is
+/// planned first, including the cache of keys and values. A prompt with some seed always generates the same
+/// text: alone, beside other prompts, and on any grid.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  plimsoll sample runs/first --prompt \"pub fn \"\n  \
     plimsoll sample runs/first --prompt A --prompt B --seed 1 --seed 1 --top-p 0.9\n  \
@@ -32,81 +32,82 @@ pub(crate) struct SampleArgs {
     /// Text to continue; may be repeated [default: a line feed].
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
-    /// Take prompts as messages of a user, each of its own conversation: the model's chat template surrounds
-    /// them, and its end of an answer ends a text. Without a prompt, talks with you: each line of standard
-    /// input is a message, and earlier messages and answers are part of the next prompt.
+    /// Treat each prompt as a user's message in its own conversation. The model's chat template surrounds it,
+    /// and the template's end of an answer ends the text. Without a prompt, chats interactively: each line of
+    /// standard input is a message, and earlier messages and answers are part of the next prompt.
     #[arg(long)]
     chat: bool,
-    /// Message of the system at the start of every conversation.
+    /// System message at the start of every conversation.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// Further message of the user to every conversation, after an answer; may be repeated.
+    /// Further user message for every conversation, after an answer; may be repeated.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     turn: Vec<String>,
-    /// File of conversations in JSON, as data.kind = "chat" takes, whose last message is answered; answers
-    /// after it are left out.
+    /// JSON file of conversations, in the format of data.kind = "chat". The last message of each is answered;
+    /// answers after it are ignored.
     #[arg(long, value_name = "FILE", requires = "chat")]
     conversations: Option<PathBuf>,
-    /// File with a prompt on each line.
+    /// File with one prompt per line.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Tokens to continue, as in --prompt-tokens 5,17,9; may be repeated. For a model without a tokenizer.
+    /// Prompt as token numbers, as in --prompt-tokens 5,17,9; may be repeated. For a model without a
+    /// tokenizer.
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     prompt_tokens: Vec<Tokens>,
-    /// Number of tokens to generate, at most. A text longer than the model's context goes on from the later
-    /// half of it.
+    /// Maximum number of new tokens. When a text reaches the model's context, generation continues from its
+    /// later half.
     #[arg(long, value_name = "N", default_value_t = 320)]
     tokens: usize,
     /// Sampling temperature, which divides the logits; 0 always takes the likeliest token.
     #[arg(long, value_name = "T", default_value_t = 0.8)]
     temperature: f64,
-    /// Always take the likeliest token, as --temperature 0.
+    /// Always take the likeliest token; same as --temperature 0.
     #[arg(long, conflicts_with = "temperature")]
     greedy: bool,
-    /// Draw among the K likeliest tokens only; 0 among all. Tokens as likely as the last one count too.
+    /// Draw only among the K likeliest tokens; 0 for all. Tokens as likely as the K-th are included.
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: u32,
-    /// Draw among the likeliest tokens only that together have this probability.
+    /// Draw only among the likeliest tokens whose probabilities together reach P.
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
-    /// Divide the positive logits of tokens that the text has by this, and multiply the negative ones.
+    /// Divide the positive logits of tokens already in the text by X, and multiply negative ones.
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f64,
-    /// Seed of a prompt's draws; may be repeated, one for each prompt. Prompts after the last seed have the
-    /// next numbers [default: the run's seed].
+    /// Seed for a prompt's draws; may be repeated, one per prompt. Further prompts use the numbers after the
+    /// last seed [default: the run's seed].
     #[arg(long, value_name = "S")]
     seed: Vec<u64>,
-    /// Text that ends a text before it; may be repeated. A token that ends documents does so too.
+    /// Stop generating a text before this string; may be repeated. A token that ends documents also stops it.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Prompts at once on each replica of the model, at most 64 on a GPU and 8 on a CPU; more are continued
-    /// in turns [default: as many].
+    /// Number of prompts at once on each replica of the model, at most 64 on a GPU and 8 on a CPU; further
+    /// prompts follow later [default: the maximum].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// Print the planned memory, and generate nothing.
     #[arg(long)]
     plan: bool,
-    /// Print one JSON object with all texts and their tokens, and the memory of every rank, at the end.
+    /// Print one JSON object at the end, with all texts, their tokens, and the memory of every rank.
     #[arg(long)]
     json: bool,
 }
 
-/// The tokens of one prompt.
+/// Token numbers of one prompt.
 #[derive(Clone, Debug)]
 struct Tokens(Vec<u32>);
 
-/// Parses numbers between commas.
+/// Parses comma-separated numbers.
 fn tokens(text: &str) -> Result<Tokens, String> {
     let parsed: Result<_, _> = text.split(',').map(|token| token.trim().parse()).collect();
     parsed.map(Tokens).map_err(|error| format!("numbers with commas between them: {error}"))
 }
 
-/// Prints the texts. A reader that closes its end stops it without an error.
+/// Runs the command: prints the texts. Stops without an error if the reader closes the output.
 pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = options(args);
     let options = startup.agree(prepared)?;
-    // What the user has typed is on the screen.
+    // Text that the user typed is already on the screen.
     let is_typed = options.messages.is_some() && std::io::stdin().is_terminal();
     let format = Format { is_answer: args.chat, is_typed };
     let show: Show = match args.json {
@@ -130,7 +131,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     }
 }
 
-/// The memory of the ranks, which are listed where they differ.
+/// Describes the memory of the ranks, in one line if all are equal.
 fn memory(sampled: &Sampled) -> String {
     let lines: Vec<_> = sampled.memory.iter().map(inference::RankMemory::in_words).collect();
     match lines.as_slice() {
@@ -145,33 +146,33 @@ fn memory(sampled: &Sampled) -> String {
     }
 }
 
-/// The form in which texts are printed.
+/// How texts are printed.
 #[derive(Clone, Copy)]
 struct Format {
-    /// Whether texts are answers, which have lines of their own.
+    /// Whether texts are answers, each on its own line.
     is_answer: bool,
-    /// Whether prompts are on the screen already.
+    /// Whether prompts are already on the screen.
     is_typed: bool,
 }
 
-/// Prints a piece. Several texts have a heading each.
-fn show(piece: Piece<'_>, format: Format) -> std::io::Result<()> {
+/// Prints one event of generation. Several texts get a heading each.
+fn show(piece: TextEvent<'_>, format: Format) -> std::io::Result<()> {
     let end = if format.is_answer { "\n" } else { "" };
     match piece {
-        Piece::Begin { of: 1, .. } if format.is_typed => Ok(()),
-        Piece::Begin { of: 1, prompt, .. } => terminal::print(&format!("{prompt}{end}")),
-        Piece::Begin { number, of, seed, turn, prompt } => {
+        TextEvent::Begin { texts: 1, .. } if format.is_typed => Ok(()),
+        TextEvent::Begin { texts: 1, prompt, .. } => terminal::print(&format!("{prompt}{end}")),
+        TextEvent::Begin { number, texts, seed, turn, prompt } => {
             let turn = if turn == 0 { String::new() } else { format!("turn {}, ", turn + 1) };
             let number = number + 1;
-            terminal::print(&format!("── {number} of {of}, {turn}seed {seed} ──\n{prompt}{end}"))
+            terminal::print(&format!("── {number} of {texts}, {turn}seed {seed} ──\n{prompt}{end}"))
         }
-        Piece::More(text) => terminal::print(text),
-        Piece::End(_) => terminal::print("\n"),
+        TextEvent::More(text) => terminal::print(text),
+        TextEvent::End(_) => terminal::print("\n"),
     }
 }
 
-/// Returns the lines of standard input as messages, each after a sign in a terminal if `shows`; empty lines
-/// are skipped.
+/// Returns the lines of standard input as messages, skipping empty ones. If `shows` and standard input is a
+/// terminal, each is preceded by an input sign.
 fn typed(shows: bool) -> Messages {
     Messages::new(move || {
         let is_terminal = shows && std::io::stdin().is_terminal();

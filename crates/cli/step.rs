@@ -1,4 +1,4 @@
-//! The argument of `--step`.
+//! The `--step` argument.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use run::RunError;
 
 use crate::error::CliError;
 
-/// A checkpoint of a run, as `--step` picks it.
+/// A run's checkpoint, as selected by `--step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The checkpoint after this many steps.
@@ -28,7 +28,7 @@ impl FromStr for Step {
 }
 
 impl Step {
-    /// Returns the step in a run, of which `model` is the directory or a checkpoint.
+    /// Returns the step number. `model` is a run directory or one of its checkpoints.
     ///
     /// # Errors
     /// The run keeps no best checkpoint.

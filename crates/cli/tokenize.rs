@@ -11,60 +11,60 @@ use crate::error::CliError;
 use crate::output::print;
 use crate::outputs::{Force, Kind};
 
-/// Make token shards of text, JSON lines and Parquet
+/// Create token shards from text, JSON lines and Parquet
 ///
-/// Files may be plain or compressed (.gz, .zst) and larger than memory. A text file is one document, a line
-/// of JSON (.jsonl, .ndjson, .json) and a row of Parquet are one each. The tokenizer's separator goes before
-/// each document. The directory appears when it is complete; the same command again goes on where a killed
-/// one stopped. The bytes do not depend on the number of threads.
+/// Files may be plain or compressed (.gz, .zst) and larger than memory. A text file is one document; so is
+/// each JSON line (.jsonl, .ndjson, .json) and each Parquet row. The tokenizer's separator precedes each
+/// document. The directory appears once it is complete; if the command was killed, running it again continues
+/// where it stopped. The bytes do not depend on the number of threads.
 #[derive(clap::Args, Debug)]
 pub(crate) struct TokenizeArgs {
     /// Files and globs of text, JSON lines or Parquet.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
-    /// bytes, gpt2, or a tokenizer.json or its folder.
+    /// Tokenizer: bytes, gpt2, or a tokenizer.json or its folder.
     #[arg(long)]
     tokenizer: String,
-    /// Directory to make.
+    /// Directory to create.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// llmc: shards with a header; nanogpt: train.bin and val.bin of 16-bit tokens, in which text files have
     /// no separator.
     #[arg(long, value_enum, default_value_t = FormatName::Llmc)]
     format: FormatName,
-    /// Most tokens in a shard.
+    /// Maximum number of tokens in a shard.
     #[arg(long, value_name = "N", default_value_t = 100_000_000)]
     shard_tokens: u64,
-    /// Key of JSON lines, or column of Parquet, that holds the text.
+    /// Key of JSON lines, or column of Parquet, with the text.
     #[arg(long, value_name = "KEY", default_value = "text")]
     text_key: String,
-    /// Part held out for validation: a fraction (the last characters of each text file, and documents drawn
-    /// from others), a number of tokens (the first ones), or shard (the first one) [default: nothing].
+    /// Part held out for validation: a fraction (the end of each text file, and randomly drawn documents of
+    /// other files), a number of tokens (the first ones), or shard (the first shard) [default: nothing].
     #[arg(long, value_name = "FRACTION|TOKENS|shard")]
     validation: Option<String>,
-    /// Token before each document, as the tokenizer writes it; none: documents run together [default: the
-    /// tokenizer's bos_token, or else its eos_token].
+    /// Token before each document, as the tokenizer writes it, or none to join documents directly [default:
+    /// the tokenizer's bos_token, else its eos_token].
     #[arg(long, value_name = "TOKEN")]
     separator: Option<String>,
     /// Text that ends a document within a text file, such as '\n\n'.
     #[arg(long, value_name = "TEXT")]
     document_end: Option<String>,
-    /// Count and leave out what cannot be tokenized.
+    /// Skip and count documents that cannot be tokenized.
     #[arg(long)]
     skip_invalid: bool,
 }
 
-/// The name of no separator.
+/// Value of `--separator` for no separator.
 const NO_SEPARATOR: &str = "none";
 
-/// The names of formats.
+/// Names of shard formats.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum FormatName {
     Llmc,
     Nanogpt,
 }
 
-/// Make tokenizers
+/// Create tokenizers
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum TokenizerCommand {
     Train(TrainTokenizerArgs),
@@ -76,20 +76,20 @@ pub(crate) struct TrainTokenizerArgs {
     /// Files and globs of text, JSON lines or Parquet.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
-    /// Number of tokens, among them 256 bytes and <|endoftext|>.
+    /// Number of tokens, including 256 bytes and <|endoftext|>.
     #[arg(long, value_name = "N")]
     vocabulary: usize,
-    /// The tokenizer.json to write; its folders are made.
+    /// File tokenizer.json to write; its folders are created.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Key of JSON lines, or column of Parquet, that holds the text.
+    /// Key of JSON lines, or column of Parquet, with the text.
     #[arg(long, value_name = "KEY", default_value = "text")]
     text_key: String,
     #[command(flatten)]
     force: Force,
 }
 
-/// Tokenizes and prints the counts.
+/// Runs `plimsoll tokenize`: tokenizes and prints the counts.
 pub(crate) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     let tokenizer = Tokenizer::from_name(&args.tokenizer).map_err(refused("--tokenizer"))?;
     let joins_documents = args.separator.as_deref() == Some(NO_SEPARATOR);
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     print(&in_words(&tokenize::tokenize(&job)?, &args.output))
 }
 
-/// Trains a tokenizer and prints its size.
+/// Runs `plimsoll tokenizer`: trains a tokenizer and prints its size.
 pub(crate) fn run_tokenizer(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
     let files = files(&args.files)?;

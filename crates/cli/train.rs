@@ -19,58 +19,57 @@ use crate::step::Step;
 ///
 /// Plans the memory of every rank, trains, and prints the memory and time of every rank; for text, also a
 /// sample. The run directory holds the resolved configuration, metrics.jsonl (a line per step), summary.json,
-/// logs, traces of memory and, with [checkpoint] every, checkpoints.
+/// logs, memory traces and, with [checkpoint] every, checkpoints.
 #[derive(clap::Args, Debug)]
 pub(crate) struct TrainArgs {
-    /// The configuration; without one, the built-in quickstart.
+    /// Configuration file; without one, the built-in quickstart.
     config: Option<PathBuf>,
     /// Override a key of the configuration, as in --set train.steps=100; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// Count and leave out images that cannot be decoded and lines that are no conversation or pair of
-    /// answers, rather than end the run: --set data.skip_invalid=true.
+    /// Skip and count images that cannot be decoded and lines that are not conversations or preference pairs,
+    /// instead of failing: --set data.skip_invalid=true.
     #[arg(long)]
     skip_invalid: bool,
-    /// Number of ranks, as threads of this process; must equal the configured number of ranks, which
-    /// is the default.
+    /// Number of ranks, as threads of this process; must equal the configured number, which is the default.
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     ranks: Option<usize>,
-    /// Device to train on: cpu; cuda (NVIDIA GPUs); meta (no device: memory is counted, nothing is computed);
-    /// or auto, GPUs if there are any and the CPU otherwise.
+    /// Device to train on: cpu; cuda (NVIDIA GPUs); meta (counts memory and computes nothing); or auto (GPUs
+    /// if there are any, else the CPU).
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: String,
     /// Directory for the run's files [default: runs/<configuration>-<time>].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
-    /// Continue from the newest checkpoint in --run-dir, or from the beginning if there is none. Without
-    /// CONFIG, the run's own configuration is used. Keys that decide the bits of every step may not differ;
+    /// Resume from the newest checkpoint in --run-dir, or start from the beginning if there is none. Without
+    /// CONFIG, the run's own configuration is used. Keys that affect the bits of every step may not change;
     /// the grid of ranks, the number of steps, the learning rate and others may.
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,
-    /// Start a new run with the weights of a checkpoint: a directory step-N, or a run, whose newest it is.
-    /// Without CONFIG, that run's configuration is used.
+    /// Start a new run with the weights of a checkpoint: a directory step-N, or a run, whose newest
+    /// checkpoint is used. Without CONFIG, that run's configuration is used.
     #[arg(long, value_name = "CHECKPOINT")]
     pub(crate) from: Option<PathBuf>,
-    /// Take the checkpoint of step N, or the "best", instead of the newest: of --from, or else of --resume,
+    /// Use the checkpoint of step N, or "best", instead of the newest. Applies to --from, else to --resume,
     /// which then moves later checkpoints aside.
     #[arg(long, value_name = "N")]
     step: Option<Step>,
-    /// Start without planning, and so without checking that the run fits.
+    /// Start without planning, and therefore without checking that the run fits.
     #[arg(long)]
     no_plan: bool,
-    /// Print tables at the end of fine-tuning too: memory and time of every rank. Other runs always do.
+    /// Also print tables of every rank's memory and time at the end of fine-tuning. Other runs always do.
     #[arg(long, value_enum, value_name = "TABLES")]
     report: Option<Tables>,
 }
 
-/// Tables at the end of a run.
+/// Tables to print at the end of a run.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Tables {
     /// Memory and time of every rank.
     Memory,
 }
 
-/// Trains and prints the report of the run.
+/// Runs the command: trains and prints the report of the run.
 pub(crate) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     startup.begins("read its configuration");
@@ -94,8 +93,8 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
         let text = "--step: it picks a checkpoint for --resume or --from, and neither is there";
         return Err(CliError::Refused(text.to_owned()));
     }
-    let of = args.from.as_deref().or(args.run_dir.as_deref()).unwrap_or(Path::new("."));
-    let step = args.step.map(|step| step.number(of)).transpose()?;
+    let run_path = args.from.as_deref().or(args.run_dir.as_deref()).unwrap_or(Path::new("."));
+    let step = args.step.map(|step| step.number(run_path)).transpose()?;
     let config = configuration(args)?;
     let log = Log::new();
     log.install()?;
@@ -118,15 +117,15 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
     Ok((config, options))
 }
 
-/// Reads the configuration, or that of the run that is resumed or whose weights are used, or the
-/// built-in one.
+/// Reads the configuration file, else the configuration of the run that is resumed or used by `--from`, else
+/// the built-in one.
 ///
 /// # Errors
-/// A configuration that is wrong, or no run.
+/// The configuration is invalid, or there is no such run.
 pub(crate) fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
     let sets = [args.set.clone(), skips_invalid(args.skip_invalid)].concat();
     let of_run = |run_dir: &Path| run::configuration_of(run_dir, &sets);
-    // The run to be resumed may not have started yet.
+    // The run to resume may not have started yet.
     let resumed = args.run_dir.as_deref().filter(|_| args.resume);
     let resumed = resumed.filter(|run_dir| args.from.is_none() || run_dir.join("config.toml").exists());
     Ok(match (&args.config, resumed, &args.from) {

@@ -1,14 +1,14 @@
-//! The environment variables of Plimsoll.
+//! Environment variables of Plimsoll.
 
 use system::readers::{FileKey, Reader, Unlisted};
 
-/// The beginning of their names.
+/// Prefix of their names.
 const PREFIX: &str = "PLIMSOLL_";
-/// The variable of the ranks of a job that is started again after a failure.
+/// Variable set for the ranks of a job that is restarted after a failure.
 const JOB: &str = "PLIMSOLL_JOB";
-/// The variables that a job sets for its ranks.
+/// Variables that a job sets for its ranks.
 const OF_RANKS: &[&str] = &[JOB, "PLIMSOLL_RESTART", "PLIMSOLL_MEMORY"];
-/// The variables of tests.
+/// Variables used by tests.
 const OF_TESTS: &[&str] = &[
     "PLIMSOLL_FLIP",
     "PLIMSOLL_HOLD",
@@ -60,8 +60,8 @@ pub const ENVIRONMENT: Reader = Reader {
     ),
 };
 
-/// Returns a line about variables that begin as Plimsoll's and are none; `None` if there are none, or if
-/// another process of the job prints it.
+/// Returns a warning about unknown variables with Plimsoll's prefix; `None` if there are none, or if another
+/// process of the job prints it.
 pub(crate) fn warning(rank: Option<usize>) -> Option<String> {
     let is_printed = rank.is_none_or(|rank| rank == 0) && std::env::var_os(JOB).is_none();
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
@@ -72,7 +72,7 @@ fn in_words(names: impl Iterator<Item = String>) -> Option<String> {
     let mut unknown: Vec<_> =
         names.filter(|name| name.starts_with(PREFIX) && ENVIRONMENT.key(name).is_none()).collect();
     unknown.sort();
-    // Those that a user sets, without what they have in common.
+    // Variables for users, without the common prefix.
     let is_internal = |name: &str| OF_RANKS.contains(&name) || OF_TESTS.contains(&name);
     let listed = || {
         let all = ENVIRONMENT.keys.iter().flat_map(FileKey::names).filter(|name| !is_internal(name));
@@ -92,17 +92,18 @@ mod tests {
 
     #[test]
     fn unknown_variables_are_named_in_one_line() {
-        let of = |names: &[&str]| in_words(names.iter().map(|name| (*name).to_owned()));
-        assert_eq!(of(&["PATH", "PLIMSOLL", "PLIMSOLL_LOG", "RANK", "plimsoll_x"]), None);
-        let line = of(&["PLIMSOLL_XYZ_UNLIKE_ANY", "PLIMSOLL_STRAT_SECONDS", "PLIMSOLL_PORT"]).unwrap();
+        let warning_for = |names: &[&str]| in_words(names.iter().map(|name| (*name).to_owned()));
+        assert_eq!(warning_for(&["PATH", "PLIMSOLL", "PLIMSOLL_LOG", "RANK", "plimsoll_x"]), None);
+        let line =
+            warning_for(&["PLIMSOLL_XYZ_UNLIKE_ANY", "PLIMSOLL_STRAT_SECONDS", "PLIMSOLL_PORT"]).unwrap();
         let expected = "unknown environment variables are ignored: PLIMSOLL_STRAT_SECONDS (did you mean \
                         PLIMSOLL_START_SECONDS?), PLIMSOLL_XYZ_UNLIKE_ANY";
         assert_eq!(line, expected);
-        // Neither the common beginning nor what is set by programs is advice.
+        // Advice is based neither on the prefix nor on variables set by programs.
         for bare in ["FOO", "JOBS", "SLOWLY"] {
             let name = format!("{PREFIX}{bare}");
             let expected = format!("unknown environment variables are ignored: {name}");
-            assert_eq!(of(&[name.as_str()]), Some(expected));
+            assert_eq!(warning_for(&[name.as_str()]), Some(expected));
         }
     }
 }

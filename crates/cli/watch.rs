@@ -8,21 +8,22 @@ use ::watch::WatchError;
 
 /// Watch a run: memory, phases and load of every rank, loss, learning rate and warnings
 ///
-/// It reads only the files that the run writes anyway: from another terminal while it trains, and after it
-/// has ended. `q` leaves, the arrows scroll. If standard output is no terminal, it prints one frame.
+/// Reads only files that the run writes anyway, so it can run in another terminal during training or after it
+/// has ended. Press `q` to leave and the arrow keys to scroll. If standard output is not a terminal, prints
+/// one frame.
 #[derive(clap::Args, Debug)]
 pub(crate) struct WatchArgs {
-    /// The run's directory.
+    /// Run directory.
     run_dir: PathBuf,
     /// Print one frame as plain text.
     #[arg(long)]
     once: bool,
 }
 
-/// Shows the run.
+/// Runs the command: shows the run.
 ///
 /// # Errors
-/// A directory without a run, or a file that cannot be read; a terminal that fails.
+/// The directory is not a run, a file cannot be read, or the terminal fails.
 pub(crate) fn run(args: &WatchArgs) -> Result<(), CliError> {
     ::watch::watch(&args.run_dir, args.once).map_err(|error| match error {
         WatchError::Run(error) => error.into(),

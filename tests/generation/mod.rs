@@ -12,7 +12,7 @@ use crate::common;
 use crate::common::golden;
 use crate::common::runs::{GPT, LATENTS, LLAMA, config, train_in};
 use crate::common::sizes;
-use inference::{EvaluateOptions, Evaluation, Piece, SampleOptions, Sampled, Show};
+use inference::{EvaluateOptions, Evaluation, SampleOptions, Sampled, Show, TextEvent};
 use run::Startup;
 use serde_json::Value;
 use worker::DeviceChoice;
@@ -122,9 +122,9 @@ fn shown(options: SampleOptions) -> (Sampled, Vec<String>) {
     let show: Show = Arc::new(move |piece| {
         let mut received = received.lock().unwrap();
         match piece {
-            Piece::Begin { prompt, .. } => received.push(prompt.to_owned()),
-            Piece::More(text) => *received.last_mut().unwrap() += text,
-            Piece::End(_) => {}
+            TextEvent::Begin { prompt, .. } => received.push(prompt.to_owned()),
+            TextEvent::More(text) => *received.last_mut().unwrap() += text,
+            TextEvent::End(_) => {}
         }
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! The well-known memory listings on the CPU: `cargo run -p plimsoll-bench --example memory`.
+//! Prints the well-known memory listings on the CPU: `cargo run -p plimsoll-bench --example memory`.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Calls of causal attention, forward and backward.
+//! Times causal attention, forward and backward.
 
 use device::{Category, DType, Device, DeviceOptions, Request};
 use tensor::Tensor;
@@ -10,29 +10,29 @@ use worker::setup::placement::Placement;
 use crate::error::{BenchError, Result};
 use crate::options::median;
 
-/// Calls before those that are timed.
+/// Number of untimed calls before the timed ones.
 const WARM_UP_CALLS: usize = 3;
-/// Most elements of queries, keys and values.
+/// Maximum number of elements of queries, keys and values together.
 const MOST_ELEMENTS: u128 = 1 << 40;
 
-/// Sizes of a call of attention.
+/// Sizes of an attention call.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Positions of a sequence.
+    /// Number of positions in a sequence.
     pub positions: usize,
-    /// The heads.
+    /// Numbers and widths of the heads.
     pub heads: Heads,
-    /// Keys that a query sees, its own position included; `None`: all up to that.
+    /// Number of keys visible to a query, including its own position; `None` for all up to its own.
     pub window: Option<usize>,
-    /// Pieces of a sequence, each of which is a call, as where ranks share sequences; 1: whole sequences.
+    /// Number of pieces per sequence, one call each, as with context parallelism; 1 for whole sequences.
     pub pieces: usize,
 }
 
 impl AttentionSizes {
-    /// FLOPs over the pairs of a query and a key that it sees, of `of_keys` matmuls with the columns of keys
-    /// and `of_values` with those of values.
+    /// Returns the FLOPs over all visible pairs of query and key, for `of_keys` matmuls over the columns of
+    /// keys and `of_values` matmuls over the columns of values.
     pub fn flops(&self, of_keys: u32, of_values: u32) -> f64 {
         let positions = self.positions as f64;
         let most = self.window.unwrap_or(self.positions);
@@ -43,7 +43,7 @@ impl AttentionSizes {
         2.0 * pairs * columns * (self.batch * self.heads.query) as f64
     }
 
-    /// Refuses sizes that no device takes.
+    /// Refuses sizes that fit on no device.
     fn check(&self) -> Result<()> {
         let elements = [self.batch, self.positions, self.heads.packed_columns()]
             .into_iter()
@@ -62,7 +62,7 @@ impl AttentionSizes {
     }
 }
 
-/// Median seconds of a call.
+/// Median seconds of an attention call.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionTime {
     /// The forward pass.
@@ -71,10 +71,10 @@ pub struct AttentionTime {
     pub backward: f64,
 }
 
-/// Opens the device of the measurements: the first GPU, or the CPU.
+/// Opens the device to measure: the first GPU, or the CPU.
 ///
 /// # Errors
-/// No GPU, or one that does not start; Meta.
+/// There is no GPU, it fails to start, or the choice is Meta.
 pub fn attention_device(choice: DeviceChoice) -> Result<Device> {
     let placement = match choice {
         DeviceChoice::Cuda => Placement::one_gpu(0)?,
@@ -87,7 +87,7 @@ pub fn attention_device(choice: DeviceChoice) -> Result<Device> {
     Ok(placement.device(0, &DeviceOptions::default())?)
 }
 
-/// Queries, keys and values of each call: one, or one a piece.
+/// Returns random queries, keys and values for each call: one call, or one per piece.
 fn operands(device: &Device, sizes: &AttentionSizes, dtype: DType) -> Result<Vec<Qkv<Tensor>>> {
     let AttentionSizes { batch, positions, heads, pieces, .. } = *sizes;
     if pieces == 1 {
@@ -110,11 +110,10 @@ fn random(device: &Device, name: &str, shape: [usize; 3], dtype: DType) -> Resul
     Ok(operand)
 }
 
-/// Times `calls` forward and backward passes of attention over random operands, which are packed unless they
-/// are pieces.
+/// Times `calls` forward and backward passes of attention over random operands. Whole sequences use packed
+/// operands.
 ///
-/// # Errors
-/// Sizes without a kernel, out of memory.
+/// There is no kernel for these sizes, or memory runs out.
 pub fn bench_attention(
     device: &Device,
     sizes: &AttentionSizes,
@@ -166,7 +165,7 @@ pub(crate) fn timed(device: &Device, calls: usize, call: impl Fn() -> Result<()>
 mod tests {
     use super::*;
 
-    /// Two FLOPs for each pair and column, of pairs that are counted one by one.
+    /// Checks the FLOPs against pairs that are counted one by one: two FLOPs per pair and column.
     #[test]
     fn pairs_within_windows_count() {
         let heads = Heads { value_width: 4, ..Heads::multi(2, 8) };

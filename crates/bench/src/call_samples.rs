@@ -1,9 +1,9 @@
-//! Measured calls of a GPU: steps of a few models, of which each call is timed.
+//! Measures single calls on a GPU by timing each call within steps of a few models.
 //!
-//! The calls of a step are known from its log on Meta, with their sizes; the profile of the step on the GPU
-//! has the same calls in the same order, with their times. So nothing but a step is run, and what is measured
-//! is what steps consist of. Times of calls are less what events between them take, and add up to the step
-//! without events, which is replayed as CUDA graphs so that the device does not wait for the host.
+//! A step's calls and their sizes are known from its log on Meta. Profiling the step on the GPU yields the
+//! same calls in the same order, with their times. Thus only real steps are run. Call times are corrected for
+//! the events between them, and scaled so that they add up to the step without events. That step is replayed
+//! as CUDA graphs, so the device does not wait for the host.
 
 mod steps;
 
@@ -24,46 +24,46 @@ use worker::{Setup, Worker, is_out_of_memory};
 use crate::error::{BenchError, Result};
 use crate::options::median;
 
-/// Least work before a step is measured, so that the clocks are those of work at the power limit.
+/// Minimum work before a step is measured, so that the GPU reaches its clocks at the power limit.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Least time of the steps that are timed as a whole.
+/// Minimum total duration of the steps that are timed as a whole.
 const TIMED: Duration = Duration::from_millis(300);
-/// Fewest steps that are timed as a whole, and steps whose calls are timed.
+/// Minimum number of steps timed as a whole, and number of steps whose calls are timed.
 const STEPS: u64 = 5;
-/// Fewest steps before them, of which the third is captured.
+/// Minimum number of untimed steps before; the third is captured.
 const FIRST_STEPS: u64 = 4;
-/// Steps of which those that are replayed as CUDA graphs are timed.
+/// Number of replayed steps from which CUDA graph times are measured.
 const REPLAYED_STEPS: u64 = 30;
-/// Fewest seconds that a CUDA graph gains at a call.
+/// Lower bound on the seconds that a CUDA graph saves per call.
 const LEAST_GAIN: f64 = 1e-9;
-/// Fewest seconds of the host for a CUDA graph.
+/// Lower bound on host seconds per CUDA graph.
 const LEAST_GRAPH: f64 = 1e-6;
-/// Least part of a call's time between two events that is its own.
+/// Minimum fraction of the time between two events that is attributed to the call itself.
 const LEAST_PART: f64 = 0.25;
-/// Most by which a step takes longer than its calls, as a factor, if the device does not wait for the host:
-/// at its power limit a device has a lower clock in steps without gates.
+/// If a step takes longer than this multiple of its calls, the device is waiting for the host. Below it, the
+/// difference comes from a lower clock at the power limit in steps without gates.
 const MOST_FACTOR: f64 = 1.1;
 
 pub(crate) struct CallMeasurements {
     pub(crate) calls: Vec<MeasuredCalls>,
-    /// Seconds of the host for a launch.
+    /// Host seconds per kernel launch.
     pub(crate) launch_seconds: f64,
     /// Seconds of the shortest kernel.
     pub(crate) kernel_seconds: f64,
-    /// Seconds of the host for a CUDA graph.
+    /// Host seconds per CUDA graph.
     pub(crate) graph_seconds: f64,
-    /// Seconds by which a call of a CUDA graph follows the one before it sooner than without a graph.
+    /// Seconds by which a call starts sooner within a CUDA graph than without.
     pub(crate) graph_gain_seconds: f64,
-    /// Median power in watts of steps in which the device does not wait for the host; `None` for GPUs that do
-    /// not count their energy.
+    /// Median watts during steps in which the device does not wait for the host; `None` if the GPU does not
+    /// count energy.
     pub(crate) step_watts: Option<f64>,
 }
 
-/// Measures the calls of steps on GPUs of one kind, which should be otherwise idle and share the work. Calls
-/// `progress` with the numbers of measured steps and of all.
+/// Measures the calls of steps on identical GPUs, which should be otherwise idle and share the work. Calls
+/// `progress` with the numbers of measured and of all steps.
 ///
 /// # Errors
-/// The GPUs'; a step whose calls are others than those of its log.
+/// A GPU fails, or a step's calls differ from its log.
 pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<CallMeasurements> {
     let Some(first) = gpus.first() else { return Err(BenchError::Refused("--describe: no GPU".to_owned())) };
     let gain = graph_gain_seconds(first)?;
@@ -79,10 +79,10 @@ pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<
     let mut calls: Vec<_> = calls.collect();
     let shortest = calls.iter().flat_map(|calls| &calls.samples).map(|[.., seconds]| *seconds);
     let kernel_seconds = shortest.fold(f64::INFINITY, f64::min);
-    let host = MeasuredStep::of(first, &MeasuredModel::small(), gain)?;
+    let host = MeasuredStep::measure(first, &MeasuredModel::small(), gain)?;
     let launch_seconds = host.step / host.launches.max(1.0);
     for dtype in [DType::Bf16, DType::F16, DType::F32] {
-        let step = MeasuredStep::of(first, &MeasuredModel::small_convolutions(dtype), gain)?;
+        let step = MeasuredStep::measure(first, &MeasuredModel::small_convolutions(dtype), gain)?;
         let convolutions = step.convolutions as f64;
         let others = step.launches - convolutions;
         let seconds = ((step.step - launch_seconds * others) / convolutions.max(1.0)).max(launch_seconds);
@@ -105,8 +105,7 @@ pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<
     })
 }
 
-/// Measures each of `steps` on one of the GPUs, where a call of a CUDA graph follows the one before it `gain`
-/// seconds sooner.
+/// Measures each of `steps` on one of the GPUs. `gain` is the seconds that a CUDA graph saves per call.
 fn measured_steps(
     gpus: &[Gpus],
     steps: &[MeasuredModel],
@@ -120,8 +119,8 @@ fn measured_steps(
             let sender = sender.clone();
             let measure = move || {
                 for (index, step) in steps.iter().enumerate().skip(first).step_by(gpus.len()) {
-                    // Nobody waits for results after an error.
-                    if sender.send((index, MeasuredStep::of(gpu, step, gain))).is_err() {
+                    // The receiver is gone after an error.
+                    if sender.send((index, MeasuredStep::measure(gpu, step, gain))).is_err() {
                         break;
                     }
                 }
@@ -133,7 +132,7 @@ fn measured_steps(
         for (done, (index, step)) in receiver.into_iter().enumerate() {
             progress(done, steps.len());
             match step {
-                // A small GPU measures the steps that it has memory for.
+                // A small GPU measures only steps that fit.
                 Err(error) if is_out_of_memory(&error) => {}
                 step => measured.push((index, step?)),
             }
@@ -144,11 +143,11 @@ fn measured_steps(
     Ok(measured.into_iter().map(|(_, step)| step).collect())
 }
 
-/// Returns samples of one kind by size, each with the median of its times.
+/// Groups samples of one kind by size, and takes the median time of each size.
 fn distinct(samples: Vec<[f64; 4]>) -> Vec<[f64; 4]> {
     let mut by_size: BTreeMap<[u64; 3], Vec<f64>> = BTreeMap::new();
     for [a, b, c, seconds] in samples {
-        // Sizes are not negative, so their bits are in their order.
+        // Sizes are nonnegative, so their bits sort like the numbers.
         by_size.entry([a, b, c].map(f64::to_bits)).or_default().push(seconds);
     }
     let sample = |(size, seconds): ([u64; 3], Vec<f64>)| {
@@ -159,22 +158,22 @@ fn distinct(samples: Vec<[f64; 4]>) -> Vec<[f64; 4]> {
 }
 
 struct MeasuredStep {
-    /// The calls on the compute stream, with seconds between the events before and after each.
+    /// Calls on the compute stream, with the seconds between the events around each.
     computed: Vec<(CallSize, f64)>,
-    /// The calls on other streams, which run meanwhile.
+    /// Calls on other streams, which overlap.
     others: Vec<(CallSize, f64)>,
-    /// Seconds of the step without events, its calls one after the other.
+    /// Seconds of the step without events, with its calls one after another.
     step: f64,
-    /// Mean power in watts, if the GPU counts its energy.
+    /// Mean watts, if the GPU counts its energy.
     watts: Option<f64>,
-    /// Launches of the host, as the clock counts them.
+    /// Host time of the calls in units of one kernel launch, as the clock counts it.
     launches: f64,
     convolutions: usize,
 }
 
 impl MeasuredStep {
-    /// Measures a step. A replayed one takes longer by `gain` for each call when it is made call by call.
-    fn of(gpus: &Gpus, model: &MeasuredModel, gain: f64) -> Result<Self> {
+    /// Measures a step. Without CUDA graphs, each call takes `gain` seconds longer than in a replayed step.
+    fn measure(gpus: &Gpus, model: &MeasuredModel, gain: f64) -> Result<Self> {
         let setup = plan::prepare(model.config()?, Placement::Cuda(gpus.clone()))?;
         run::prepare_kernels(&setup)?;
         let logged = step_calls(&setup, 0)?;
@@ -192,7 +191,7 @@ impl MeasuredStep {
         let mut computed = Vec::new();
         let mut others = Vec::new();
         for (index, call) in calls.iter().enumerate() {
-            let Some(size) = CallSize::of(call, 1, tf32) else { continue };
+            let Some(size) = CallSize::from_call(call, 1, tf32) else { continue };
             let times: Vec<_> =
                 profiles.iter().map(|profile| f64::from(profile[index].milliseconds) / 1e3).collect();
             match profiles[0][index].stream {
@@ -205,24 +204,24 @@ impl MeasuredStep {
         Ok(MeasuredStep { computed, others, step, watts, launches, convolutions })
     }
 
-    /// Seconds between the events of all calls on the compute stream.
+    /// Returns the total seconds between events, over all calls on the compute stream.
     fn between_events(&self) -> f64 {
         self.computed.iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// Returns the step's seconds as a multiple of those of its calls on the compute stream, where an event
-    /// takes `event` seconds.
+    /// Returns the ratio of the step's seconds to the sum of its compute calls' seconds, if an event takes
+    /// `event` seconds.
     fn factor(&self, event: f64) -> f64 {
         let sum: f64 = self.computed.iter().map(|(_, seconds)| without(event, *seconds)).sum();
         self.step / sum.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns whether the device waits for the host: the step takes longer than its calls.
+    /// Returns whether the device waited for the host, which makes the step longer than its calls.
     fn waits_for_host(&self, event: f64) -> bool {
         self.factor(event) >= MOST_FACTOR
     }
 
-    /// Returns the calls with their seconds, where an event takes `event` seconds.
+    /// Returns the calls with their corrected seconds, if an event takes `event` seconds.
     fn calls(&self, event: f64) -> Vec<(CallSize, f64)> {
         let factor = if self.waits_for_host(event) { 1.0 } else { self.factor(event) };
         let less = |(size, seconds): &(CallSize, f64)| (size.clone(), without(event, *seconds));
@@ -231,16 +230,17 @@ impl MeasuredStep {
     }
 }
 
-/// Returns a call's seconds between two events, less the `event` seconds that they take.
+/// Returns a call's seconds between two events, minus the `event` seconds that the events take.
 fn without(event: f64, seconds: f64) -> f64 {
     (seconds - event).max(LEAST_PART * seconds)
 }
 
-/// Returns the seconds that an event before and after a call takes: the median, over steps, of those by which
-/// the calls between events take longer than the step without, for each call.
+/// Returns the seconds that the events around a call take: the median over steps of the excess per call of
+/// the time between events over the step without events.
 fn event_seconds(steps: &[MeasuredStep]) -> f64 {
-    let of = |step: &MeasuredStep| (step.between_events() - step.step) / step.computed.len().max(1) as f64;
-    let seconds: Vec<f64> = steps.iter().map(of).filter(|seconds| *seconds > 0.0).collect();
+    let excess =
+        |step: &MeasuredStep| (step.between_events() - step.step) / step.computed.len().max(1) as f64;
+    let seconds: Vec<f64> = steps.iter().map(excess).filter(|seconds| *seconds > 0.0).collect();
     if seconds.is_empty() { 0.0 } else { median(&seconds) }
 }
 
@@ -254,7 +254,7 @@ fn is_timed(call: &LoggedCall) -> bool {
     }
 }
 
-/// Returns the first difference of a profile from the calls of a plan.
+/// Returns the first difference between a profile and the planned calls.
 fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
     let differs = |(call, timed): (&LoggedCall, &TimedCall)| CallSize::family(call) != Some(timed.family);
     let index = calls.iter().zip(profile).position(differs);
@@ -273,8 +273,7 @@ fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
     ))
 }
 
-/// Returns the seconds of the host for a CUDA graph of a replayed step, where a launch takes
-/// `launch_seconds`.
+/// Returns the host seconds per CUDA graph of a replayed step, if a launch takes `launch_seconds`.
 fn graph_seconds(gpus: &Gpus, launch_seconds: f64) -> Result<f64> {
     let config = MeasuredModel::small().in_graphs().config()?;
     let setup = plan::prepare(config, Placement::Cuda(gpus.clone()))?;
@@ -296,8 +295,8 @@ fn graph_seconds(gpus: &Gpus, launch_seconds: f64) -> Result<f64> {
     Ok(((median(&times) - launch_seconds * launches) / graphs.max(1.0)).max(LEAST_GRAPH))
 }
 
-/// Returns the seconds by which a call of a CUDA graph follows the one before it sooner than without a graph:
-/// the median over models with many short calls, each of which is timed with and without graphs.
+/// Returns the seconds by which a call starts sooner within a CUDA graph than without. This is the median
+/// over models with many short calls, timed with and without graphs.
 fn graph_gain_seconds(gpus: &Gpus) -> Result<f64> {
     let seconds = |model: MeasuredModel| -> Result<(f64, usize)> {
         let setup = plan::prepare(model.config()?, Placement::Cuda(gpus.clone()))?;
@@ -317,15 +316,15 @@ fn graph_gain_seconds(gpus: &Gpus) -> Result<f64> {
 
 struct TimedSteps {
     profiles: Vec<Vec<TimedCall>>,
-    /// Seconds of a step without a profile.
+    /// Seconds of a step without profiling.
     seconds: f64,
-    /// Mean power in watts meanwhile.
+    /// Mean watts during these steps.
     watts: Option<f64>,
-    /// Whether they were replayed as CUDA graphs.
+    /// Whether the steps were replayed as CUDA graphs.
     replayed: bool,
 }
 
-/// Times steps as a whole, and then calls of others.
+/// Times some steps as a whole, then the calls of further steps.
 fn timed(setup: &Setup) -> Result<TimedSteps> {
     let mut worker = Worker::new(setup, Communicator::solo())?;
     let device: Device = worker.device().clone();
@@ -341,8 +340,8 @@ fn timed(setup: &Setup) -> Result<TimedSteps> {
     Ok(TimedSteps { profiles, seconds, watts, replayed })
 }
 
-/// Runs steps until the clocks are those of work, and times others as a whole. Returns the number of the next
-/// step, the seconds of one, and the mean power in watts meanwhile, of a GPU that counts its energy.
+/// Warms up, then times steps as a whole. Returns the number of the next step, the seconds of one step, and
+/// the mean watts if the GPU counts energy.
 fn timed_steps(worker: &mut Worker) -> Result<(u64, f64, Option<f64>)> {
     let device: Device = worker.device().clone();
     let counter = device.uuid().and_then(|uuid| EnergyCounter::open(&uuid));
@@ -360,7 +359,7 @@ fn timed_steps(worker: &mut Worker) -> Result<(u64, f64, Option<f64>)> {
     let first = step;
     while step < first + STEPS || began.elapsed() < TIMED {
         worker.step(step)?;
-        // As a run does, one step late.
+        // Read one step late, as in a run.
         worker.scalars(step - 1)?;
         step += 1;
     }
@@ -382,7 +381,7 @@ mod tests {
     fn times_of_calls_are_without_events_and_add_up_to_their_step() {
         let computed = [5.0, 9.0].map(|seconds| (call(seconds), seconds)).to_vec();
         let others = vec![(call(3.0), 3.0)];
-        let of = |step| MeasuredStep {
+        let step_of = |step| MeasuredStep {
             computed: computed.clone(),
             others: others.clone(),
             step,
@@ -390,11 +389,12 @@ mod tests {
             launches: 2.0,
             convolutions: 0,
         };
-        assert!((event_seconds(&[of(12.0), of(20.0)]) - 1.0).abs() < 1e-12);
-        let seconds = |step| of(step).calls(1.0).into_iter().map(|(_, seconds)| seconds).collect::<Vec<_>>();
+        assert!((event_seconds(&[step_of(12.0), step_of(20.0)]) - 1.0).abs() < 1e-12);
+        let seconds =
+            |step| step_of(step).calls(1.0).into_iter().map(|(_, seconds)| seconds).collect::<Vec<_>>();
         assert_eq!(seconds(12.0), [4.0, 8.0, 2.0]);
         assert_eq!(seconds(9.0), [3.0, 6.0, 2.0]);
-        // The device waited for the host.
+        // The device waits for the host.
         assert_eq!(seconds(30.0), [4.0, 8.0, 2.0]);
     }
 

@@ -1,4 +1,4 @@
-//! Synthetic images that are made once, so that a benchmark does not measure how they are made.
+//! Synthetic images that are generated once and reused, so that generating them is not measured.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use data::CycledSource;
 use nn::Examples;
 use worker::Setup;
 
-/// The fewest micro-batches that are made.
+/// Minimum number of generated micro-batches.
 const FEWEST: usize = 4;
 
-/// Returns the setup with synthetic images of a few micro-batches in turn, at least one step's, and their
-/// number; others' data stays as it is.
+/// Replaces a setup's synthetic images by a few generated micro-batches, at least one step's, used in
+/// rotation. Also returns their number. Other data is unchanged.
 pub(crate) fn cycled(setup: Setup) -> (Setup, Option<usize>) {
     let config = &setup.config;
     let makes_images = matches!(config.model.examples(), Examples::Images { .. });

@@ -1,4 +1,4 @@
-//! Measurement of the description of a device.
+//! Measures the description of a device.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use run::failure;
 use worker::setup::placement::{DeviceChoice, Gpus, Placement, describe};
 use worker::{Setup, Worker};
 
-/// Configuration of the measured run: a small GPT in bf16, as GPUs train.
+/// Configuration of the measured run: a small GPT in bf16, as trained on GPUs.
 const MEASURED: &str = r#"
 [model]
 layers = 2
@@ -34,17 +34,16 @@ compute = "bf16"
 steps = 3
 micro_batch_size = 8
 "#;
-/// Bytes of the all-reduce that is timed.
+/// Bytes of the timed all-reduce.
 const LINK_BYTES: usize = 1 << 30;
 
 /// Measures the description of a device. On GPUs, which should be otherwise idle, three training steps of a
-/// small model run on as many as exist, up to the largest power of two. The GPUs then make all connections
-/// that any run may make. The result has the memory that the driver reports as used, and the measured rates.
-/// The GPUs then share steps of many models, each on one of them; `progress` gets the number of measured ones
-/// and of all.
+/// small model run on the largest power of two of the available GPUs. Then the GPUs make all connections that
+/// any run may make. The result contains the memory that the driver reports as used, and the measured rates.
+/// Finally the GPUs share the measurement of many models' steps; `progress` gets the numbers of measured and
+/// of all steps.
 ///
-/// # Errors
-/// A file, which is already a description; GPUs that are missing or fail.
+/// The target is a file, which already is a description, or GPUs are missing or fail.
 pub fn describe_device(target: &PlanTarget, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     match target {
         PlanTarget::File(path) => {
@@ -64,19 +63,19 @@ pub fn describe_device(target: &PlanTarget, progress: &dyn Fn(usize, usize)) -> 
     }
 }
 
-/// The measurements of one rank.
+/// Measurements of one rank.
 struct Measured {
     statistics: RankStatistics,
     rates: Rates,
     /// FLOP/s of f32 matmuls.
     flops_f32: f64,
-    /// Bytes per second of copies from and to the host.
+    /// Bytes per second of copies between host and device.
     host_copy: f64,
-    /// Bytes per second of the link; `None` for a single rank.
+    /// Bytes per second of the link to other ranks; `None` for a single rank.
     link: Option<f64>,
-    /// Operations between ranks, with the times of the slowest.
+    /// Communication operations, with the times of the slowest rank.
     operations: Vec<MeasuredCalls>,
-    /// Power limit of the GPU in watts, if it reports one.
+    /// Power limit of the GPU in watts, if reported.
     power_limit: Option<u32>,
 }
 
@@ -131,13 +130,13 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     Ok(device)
 }
 
-/// Returns the seconds of the shortest of the measured messages; `None` without any.
+/// Returns the seconds of the shortest measured message; `None` without measurements.
 fn shortest_message(operations: &[MeasuredCalls]) -> Option<f64> {
     let messages = operations.iter().filter(|calls| calls.call == "send").flat_map(|calls| &calls.samples);
     messages.map(|[.., seconds]| legible(*seconds)).reduce(f64::min)
 }
 
-/// Runs the steps on one rank, and returns the driver's memory figures and the rates.
+/// Runs the steps on one rank. Returns the memory that the driver reports and the rates.
 fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     let mut worker = Worker::new(setup, communicator)?;
     for step in 0..setup.config.train.steps {
@@ -146,7 +145,7 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     let device = worker.device().clone();
     let ranks = worker.grid().world_size();
     if ranks > 1 {
-        // These are all connections that any run makes.
+        // All connections that any run makes.
         device.connecting(|| {
             Ok::<_, BenchError>(worker.communicator().group.warm_up(&Collective::everything(ranks))?)
         })?;
@@ -165,12 +164,12 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     let rates = rates(&device)?;
     let flops_f32 = matmul_flops_per_second(&device, DType::F32)?;
     let host_copy = host_copy_bytes_per_second(&device)?;
-    // By now the management library has been opened.
+    // NVML has been opened by now.
     let power_limit = worker.record()?.figures.gpu.and_then(|gpu| gpu.power_limit_watts);
     Ok(Measured { statistics, rates, flops_f32, host_copy, link, operations, power_limit })
 }
 
-/// Measures the bus bandwidth of an all-reduce in bytes per second: every rank sends 2 (n − 1) / n of the
+/// Measures the bus bandwidth of an all-reduce in bytes per second: each rank sends 2 (n − 1) / n of the
 /// region.
 fn link(worker: &mut Worker) -> Result<f64> {
     let device: Device = worker.device().clone();
@@ -186,8 +185,8 @@ fn link(worker: &mut Worker) -> Result<f64> {
     Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)
 }
 
-/// Combines the ranks' measurements: the largest of each part of the overhead, the slowest of each rate, and
-/// `others` for figures that were not measured.
+/// Combines the ranks' measurements: the largest of each part of the overhead, and the slowest of each rate.
+/// `others` has the values that were not measured.
 fn described(description: &Description, all: &[Measured], others: PlanDevice) -> PlanDevice {
     let largest = |statistic| all.iter().map(|rank| rank.statistics.get(statistic)).max().unwrap_or(0);
     let slowest =
@@ -216,16 +215,16 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
             ..assumed
         }
     });
-    let mut device = PlanDevice::of(description, overhead, rates);
+    let mut device = PlanDevice::from_description(description, overhead, rates);
     if let (true, Some(version)) = (connected, collective::nccl::version()) {
         device.libraries += &format!(", NCCL {version}");
     }
     device
 }
 
-/// Rounds to four digits, more than two measurements agree in.
+/// Rounds to four digits, more than repeated measurements agree in.
 fn legible(rate: f64) -> f64 {
-    // The digits of a multiple of a power of ten would go on.
+    // A multiple of a power of ten could have many digits.
     format!("{rate:.3e}").parse().unwrap_or(rate)
 }
 

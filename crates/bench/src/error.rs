@@ -15,7 +15,7 @@ use worker::WorkerError;
 /// Result of a measurement.
 pub type Result<T> = std::result::Result<T, BenchError>;
 
-/// A measurement that was refused or failed.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum BenchError {
@@ -25,7 +25,7 @@ pub enum BenchError {
     /// The configuration could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The measured run could not start or end.
+    /// The measured run failed to start or to end.
     #[error(transparent)]
     Run(#[from] RunError),
     /// A rank of this process failed.
@@ -36,8 +36,8 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Exit status of the program: 2 if the command line, configuration or data is invalid, 1 if a rank
-    /// failed.
+    /// Returns the program's exit status: 2 if the command line, configuration or data is invalid, 1 if a
+    /// rank failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             BenchError::Refused(_) => 2,
@@ -75,7 +75,7 @@ impl From<ConfigError> for BenchError {
     }
 }
 
-/// Implements conversions from errors of lower crates, through the worker's error.
+/// Converts errors of lower crates through [`WorkerError`].
 macro_rules! from_below {
     ($($source:ty),* $(,)?) => {
         $(impl From<$source> for BenchError {

@@ -1,4 +1,4 @@
-//! Matmuls of groups of rows, each with the weight of its expert.
+//! Times grouped matmuls, in which each group of rows is multiplied by its expert's weight.
 
 use device::{Category, DType, Device, Request};
 use tensor::Tensor;
@@ -10,35 +10,36 @@ use tensor::ops::{GradientTarget, random};
 use crate::attention::timed;
 use crate::error::{BenchError, Result};
 
-/// Most elements of an operand.
+/// Maximum number of elements of an operand.
 const MOST_ELEMENTS: u128 = 1 << 40;
 
-/// Sizes of a layer of experts.
+/// Sizes of an expert layer.
 #[derive(Clone, Debug)]
 pub struct ExpertSizes {
-    /// Rows of each expert.
+    /// Number of rows of each expert.
     pub rows: Vec<usize>,
-    /// Outputs of an expert.
+    /// Number of outputs of an expert.
     pub outputs: usize,
-    /// Inputs of an expert.
+    /// Number of inputs of an expert.
     pub inputs: usize,
 }
 
 system::names! {
-    /// The distribution of rows over experts.
+    /// How rows are distributed over experts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Spread {
-        /// Equal numbers.
+        /// Equally many rows for each expert.
         Balanced = "balanced",
-        /// Numbers as 1, 1/2, 1/3 and so on.
+        /// In proportion to 1, 1/2, 1/3 and so on.
         Skewed = "skewed",
-        /// All rows to one expert.
+        /// All rows for one expert.
         One = "one",
     }
 }
 
 impl Spread {
-    /// Rows of each expert, about `rows` together, in multiples of 16, which FP8 needs.
+    /// Returns the number of rows of each expert: multiples of 16, which FP8 needs, with a sum of about
+    /// `rows`.
     #[must_use]
     pub fn rows(self, rows: usize, experts: usize) -> Vec<usize> {
         let share = |expert: usize| match self {
@@ -47,11 +48,12 @@ impl Spread {
             Spread::One => f64::from(u8::from(expert == 0)),
         };
         let all: f64 = (0..experts).map(share).sum();
-        let of = |expert| (rows as f64 * share(expert) / all / MULTIPLE as f64).round() as usize * MULTIPLE;
-        // Large and small groups in turn, as experts have them.
+        let expert_rows =
+            |expert| (rows as f64 * share(expert) / all / MULTIPLE as f64).round() as usize * MULTIPLE;
+        // Large and small groups alternate, as in real routing.
         let stride = (1..).find(|step| step * 2 > experts && gcd(*step, experts) == 1).unwrap_or(1);
         let mut spread = vec![0; experts];
-        (0..experts).for_each(|expert| spread[expert * stride % experts] = of(expert));
+        (0..experts).for_each(|expert| spread[expert * stride % experts] = expert_rows(expert));
         spread
     }
 }
@@ -61,12 +63,12 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 impl ExpertSizes {
-    /// FLOPs of one of the three matmuls.
+    /// Returns the FLOPs of one of the three matmuls.
     pub fn flops(&self) -> f64 {
         2.0 * (self.all_rows() * self.outputs) as f64 * self.inputs as f64
     }
 
-    /// Rows of all experts.
+    /// Returns the number of rows of all experts.
     pub fn all_rows(&self) -> usize {
         self.rows.iter().sum()
     }
@@ -79,7 +81,7 @@ impl ExpertSizes {
         }
     }
 
-    /// Routes of one choice a row.
+    /// Returns routes that assign each row to one expert.
     fn routes(&self, device: &Device) -> Result<Routes> {
         let rows = self.all_rows();
         let experts = self.rows.len();
@@ -102,24 +104,23 @@ impl ExpertSizes {
     }
 }
 
-/// Median seconds of the matmuls of a layer of experts.
+/// Median seconds of the matmuls of an expert layer.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertTime {
-    /// The outputs.
+    /// Outputs.
     pub forward: f64,
-    /// The gradients of the inputs.
+    /// Input gradients.
     pub input: f64,
-    /// The gradients of the weights, of the type of the operands, or bf16 for operands in FP8.
+    /// Weight gradients in the operands' dtype, or in bf16 for FP8 operands.
     pub weight: f64,
-    /// Gradients of the weights, added to others in f32.
+    /// Weight gradients accumulated in f32.
     pub weight_f32: f64,
 }
 
-/// Times `calls` calls of each matmul over random operands of `dtype`: f32, a half type, or E4M3, of which
-/// gradients are E5M2.
+/// Times `calls` calls of each matmul over random operands of `dtype`: f32, a half-precision dtype, or E4M3,
+/// whose gradients are E5M2.
 ///
-/// # Errors
-/// Sizes without a kernel, out of memory.
+/// There is no kernel for these sizes, or memory runs out.
 pub fn bench_experts(device: &Device, sizes: &ExpertSizes, dtype: DType, calls: usize) -> Result<ExpertTime> {
     sizes.check()?;
     let rows = sizes.all_rows();
@@ -171,7 +172,7 @@ pub fn bench_experts(device: &Device, sizes: &ExpertSizes, dtype: DType, calls: 
     })
 }
 
-/// A matrix in FP8 as stored and transposed.
+/// Casts a matrix to FP8, both as stored and transposed.
 fn cast(x: &Tensor, format: DType) -> Result<[Scaled; 2]> {
     let cast = Cast::new(format, Recipe::Tensorwise).stored().transposed();
     match fp8_linear::quantise(x, Input::Plain, cast)? {

@@ -1,4 +1,4 @@
-//! Forward passes alone, as an evaluation makes them.
+//! Times forward passes alone, as in evaluation.
 
 use std::time::Instant;
 
@@ -12,14 +12,14 @@ use crate::error::Result;
 use crate::options::BenchOptions;
 use crate::step::StepMeasure;
 
-/// Timed rounds, each of as many micro-batches as the options have steps.
+/// Number of timed rounds. A round has as many micro-batches as the options have steps.
 const ROUNDS: usize = 5;
-/// Fewest micro-batches before the timed rounds, and after them: the first inputs are read and copied while
-/// the device waits, and results arrive two micro-batches late, but for the last.
+/// Minimum number of micro-batches before and after the timed rounds. The device waits for the first inputs,
+/// and all results but the last arrive two micro-batches late.
 const MARGIN: u64 = 2;
 
-/// Runs the forward pass and the loss of `config`'s micro-batches on one rank, which holds no gradients and
-/// no optimizer state. The seconds are those of a micro-batch in each round of one evaluation.
+/// Runs the forward pass and loss of `config`'s micro-batches on one rank, without gradients and optimizer
+/// state. The resulting seconds are the mean per micro-batch in each round of one evaluation.
 pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     let margin = MARGIN.div_ceil(options.steps.max(1)) as usize;
     config.train.validation_micro_batches = options.steps * (ROUNDS + 2 * margin) as u64;

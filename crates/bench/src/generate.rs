@@ -1,4 +1,4 @@
-//! Measurement of sampling: reading prompts, and a token of each at a time.
+//! Measures sampling: reading prompts, and generating one token per prompt at a time.
 
 use std::time::Instant;
 
@@ -13,51 +13,51 @@ use crate::error::Result;
 use crate::options::median;
 use crate::rates::{Rates, rates};
 
-/// Options of a measurement of sampling.
+/// Options of a sampling measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleBenchOptions {
     /// The device to measure.
     pub device: DeviceChoice,
-    /// Prompts at once.
+    /// Number of prompts at once.
     pub batch: usize,
-    /// Tokens of each prompt.
+    /// Number of tokens in each prompt.
     pub prompt_tokens: usize,
-    /// Tokens that are drawn for each.
+    /// Number of tokens to generate for each prompt.
     pub new_tokens: usize,
-    /// Whole generations, of which the median counts; one more warms up.
+    /// Number of timed generations, whose median is reported; one more warms up.
     pub rounds: usize,
 }
 
-/// The result of measuring sampling.
+/// Result of a sampling measurement.
 #[derive(Clone, Debug)]
 pub struct SampleMeasure {
     /// Model of the device.
     pub model: String,
-    /// Seconds from the prompts to their last new token, the median of the rounds.
+    /// Seconds from the prompts to their last new token, median over rounds.
     pub seconds: f64,
-    /// Seconds of a step after the first, the median of all.
+    /// Seconds of a step after the first, median over all steps.
     pub step_seconds: f64,
-    /// Seconds of reading the prompts and drawing the first token of each, the median of the rounds.
+    /// Seconds of reading the prompts and drawing the first token of each, median over rounds.
     pub prompt_seconds: f64,
-    /// Bytes that a step in the middle reads: the weights, and the keys and values before its tokens.
+    /// Bytes that a step halfway through reads: the weights, and the cached keys and values.
     pub step_bytes: u64,
-    /// Memory of the generator.
+    /// Memory of the generator in bytes.
     pub bytes: GeneratorBytes,
-    /// Best rates of the device, on a GPU.
+    /// Measured rates of the device; only on a GPU.
     pub rates: Option<Rates>,
 }
 
 impl SampleMeasure {
-    /// Bytes that steps read in a second.
+    /// Returns the bytes per second that steps read.
     pub fn bytes_per_second(&self) -> f64 {
         self.step_bytes as f64 / self.step_seconds
     }
 }
 
-/// Generates from random tokens with random weights.
+/// Generates text from random tokens with random weights.
 ///
 /// # Errors
-/// Errors of a generation; more prompts at once than a step has rows.
+/// Generation fails, or a step has too few rows for the prompts.
 pub fn bench_sample(mut config: RunConfig, options: &SampleBenchOptions) -> Result<SampleMeasure> {
     let SampleBenchOptions { batch, prompt_tokens, new_tokens, .. } = *options;
     let ChosenPlacement { placement, .. } =
@@ -81,7 +81,7 @@ pub fn bench_sample(mut config: RunConfig, options: &SampleBenchOptions) -> Resu
     }
     let bytes = generator.bytes();
     let weights = generator.weight_bytes_read();
-    // In the middle, a cache holds the prompt and half of the new tokens.
+    // Halfway through, the cache holds the prompt and half of the new tokens.
     let cached = bytes.cache * (prompt_tokens + new_tokens / 2) as u64 / capacity as u64;
     let device = generator.device().clone();
     drop(generator);
@@ -97,7 +97,7 @@ pub fn bench_sample(mut config: RunConfig, options: &SampleBenchOptions) -> Resu
     })
 }
 
-/// Seconds of each step of a generation; the first one reads the prompts.
+/// Returns the seconds of each step of a generation; the first step reads the prompts.
 fn generate(generator: &mut Generator, options: &SampleBenchOptions) -> Result<Vec<f64>> {
     let SampleBenchOptions { batch, prompt_tokens, new_tokens, .. } = *options;
     let prompt = |row: usize| (0..prompt_tokens).map(|at| (row * 31 + at * 7) as u32 % 251).collect();

@@ -1,4 +1,4 @@
-//! Measurements: of steps, scaling, pipelines, matmuls, the layers of a profile, and devices.
+//! Measurements of steps, scaling, pipelines, matmuls, layers for profiles, and devices.
 //!
 //! The one idea: **measurements are data**. A run never measures itself; the results of this crate are
 //! written to a file once, and every rank and every plan reads the same file.

@@ -1,4 +1,4 @@
-//! Times of operations between GPUs, by the number of hosts, the ranks on each, and the bytes of the operand.
+//! Times communication between GPUs by the number of hosts, the ranks per host, and the operand's bytes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::error::{BenchError, Result};
 
 const STREAM: StreamKind = StreamKind::Reduce;
 const ROUNDS: usize = 5;
-/// Calls of a round.
+/// Number of calls in a round.
 const CALLS: u32 = 8;
-/// Longest wait for other hosts.
+/// Maximum time to wait for other hosts.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Most and fewest bytes of an operand.
+/// Largest and smallest operand in bytes.
 pub(crate) const LARGEST: usize = 1 << 28;
 const SMALLEST: usize = 1 << 13;
-/// Factor between the bytes of two operands.
+/// Ratio between the sizes of consecutive operands.
 const FACTOR: usize = 8;
 
-/// Ranks in groups of equal size, which communicate at the same time.
+/// Groups of equally many ranks, which communicate at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Groups {
     hosts: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns groups of 2, 4 and more of `ranks` ranks of a host, whose number is a power of two.
+    /// Returns the groups of 2, 4 and more of the `ranks` ranks of one host. `ranks` must be a power of two.
     pub(crate) fn of_host(ranks: usize) -> Vec<Self> {
         let sizes = std::iter::successors(Some(2), |size| Some(2 * size)).take_while(|size| *size <= ranks);
         let all: Vec<_> = (0..ranks).collect();
@@ -43,11 +43,10 @@ impl Groups {
         sizes.map(groups).collect()
     }
 
-    /// Returns, for ranks on several hosts whose names are `hosts`, the group of all, and groups of one rank
-    /// of each host if hosts have several.
+    /// Returns the groups that span hosts, for ranks on the hosts named `hosts`: all ranks and, if hosts have
+    /// several ranks, groups with one rank of each host.
     ///
-    /// # Errors
-    /// One host; hosts with different numbers of ranks.
+    /// There is only one host, or hosts have different numbers of ranks.
     pub(crate) fn between(hosts: &[String]) -> Result<Vec<Self>> {
         let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (rank, host) in hosts.iter().enumerate() {
@@ -79,19 +78,19 @@ impl Groups {
     }
 }
 
-/// Checks that the network between the hosts of a job's ranks can be measured.
+/// Checks that the network between the hosts of a job can be measured.
 ///
 /// # Errors
-/// One host; hosts with different numbers of ranks.
+/// There is only one host, or hosts have different numbers of ranks.
 pub fn check_hosts(hosts: &[String]) -> Result<()> {
     Groups::between(hosts).map(drop)
 }
 
-/// Measures operations between the GPUs of several hosts. Every rank of a job calls it with its GPU on its
-/// host and the names of all ranks' hosts, and gets the times of the slowest.
+/// Measures communication between the GPUs of several hosts. Every rank of a job calls it with its GPU's
+/// ordinal and the host names of all ranks. Returns the times of the slowest rank.
 ///
 /// # Errors
-/// As for [`check_hosts`]; a GPU that is missing or fails.
+/// As for [`check_hosts`]; a GPU is missing or fails.
 pub fn measure_network(
     communicator: Communicator,
     ordinal: usize,
@@ -105,8 +104,8 @@ pub fn measure_network(
     measure(&mut communicator, (&device, LARGEST), &groups)
 }
 
-/// Measures operations between the ranks of each of `all`, with operands of at most `largest` bytes on
-/// `device`. Every rank calls it, and gets the times of the slowest.
+/// Measures communication within each of the groups `all`, with operands of at most `largest` bytes on
+/// `device`. Every rank must call it. Returns the times of the slowest rank.
 pub(crate) fn measure(
     communicator: &mut Communicator,
     (device, largest): (&Device, usize),
@@ -137,7 +136,7 @@ pub(crate) fn measure(
     Ok(measured.into_iter().map(calls).collect())
 }
 
-/// Returns the largest of all ranks' times, one by one.
+/// Returns the element-wise maximum of all ranks' times.
 fn slowest(communicator: &mut Communicator, seconds: &[f64]) -> Result<Vec<f64>> {
     let own: Vec<u8> = seconds.iter().flat_map(|seconds| seconds.to_le_bytes()).collect();
     let mut slowest = seconds.to_vec();
@@ -150,7 +149,7 @@ fn slowest(communicator: &mut Communicator, seconds: &[f64]) -> Result<Vec<f64>>
     Ok(slowest)
 }
 
-/// The measurement of one rank: operands, and operations with their samples.
+/// One rank's operands and results.
 struct Links {
     first: Tensor,
     second: Tensor,
@@ -158,12 +157,12 @@ struct Links {
 }
 
 impl Links {
-    /// Measures the collectives of runs in `group`, which is one of `groups`.
+    /// Measures the collectives that runs use, in one of the groups.
     fn of_group(&mut self, group: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
         let rank = group.rank();
         let ranks = groups.ranks();
         for bytes in self.sizes() {
-            // One part for each rank, of whole vectors.
+            // One part for each rank, in whole vectors.
             let part = bytes / ranks / 16 * 16;
             let first = self.first.region();
             let second = self.second.region();
@@ -172,7 +171,7 @@ impl Links {
             let others: Vec<_> = (0..ranks).filter(|other| *other != rank).collect();
             let sends = others.iter().map(|to| (*to, first.part(to * part, part))).collect();
             let receives = others.iter().map(|by| (*by, second.part(by * part, part))).collect();
-            // Another host's rank, if there are several.
+            // The partner is on another host, if there are several.
             let half = ranks / 2;
             let message = match rank / half {
                 0 => Some(Collective::Send { to: rank + half, region: whole }),
@@ -203,7 +202,7 @@ impl Links {
         Ok(())
     }
 
-    /// Measures sums in the memory of the ranks' GPUs, if they have access to it.
+    /// Measures sums in the memory of the ranks' GPUs, if peer access is available.
     fn in_peer_memory(&mut self, group: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
         let options = PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() };
         let share = |group: &ProcessGroup| group.share(&[self.first.region()], options);
@@ -220,14 +219,14 @@ impl Links {
             let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
             let seconds =
                 fastest(group, |group| tree_sums(group, std::slice::from_ref(&sum), &tree, true, STREAM))?;
-            // Each rank reads its share of every part, and writes the sum everywhere.
+            // Each rank reads its share of every part, and writes the sum to all ranks.
             self.add(groups, [(PEER_SUMS, 2 * 4 * elements, seconds)]);
         }
         group.share(&[], options)?;
         Ok(())
     }
 
-    /// Bytes of operands, the largest first.
+    /// Returns the operand sizes in bytes, in descending order.
     fn sizes(&self) -> Vec<usize> {
         let sizes = std::iter::successors(Some(self.first.bytes()), |bytes| Some(bytes / FACTOR));
         sizes.take_while(|bytes| *bytes >= SMALLEST).collect()
@@ -240,8 +239,8 @@ impl Links {
     }
 }
 
-/// Returns the seconds of a call between all ranks of a group: those of the fastest of several rounds, in
-/// which calls are enqueued one after the other, as steps do.
+/// Returns the seconds of a collective call: the fastest of several rounds, in which calls are enqueued one
+/// after another as in a step.
 pub(crate) fn fastest(
     group: &ProcessGroup,
     call: impl Fn(&ProcessGroup) -> collective::Result<()>,
@@ -281,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Threads of a host instead of GPUs.
+    /// Uses threads of one host instead of GPUs.
     #[test]
     fn all_ranks_get_the_times_of_the_slowest() {
         let ranks = 4;

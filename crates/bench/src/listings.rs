@@ -1,5 +1,5 @@
-//! Well-known memory listings: small programs whose figures tutorials on PyTorch's allocator print, run on a
-//! device of this machine.
+//! Well-known memory listings: small programs from tutorials on PyTorch's allocator, run on a device of this
+//! host.
 
 mod networks;
 mod taken;
@@ -10,10 +10,10 @@ use device::Device;
 use crate::error::Result;
 pub use taken::{FigureOrigin, ListedFigure, Listing, PyTorchFigures};
 
-/// Runs the listings on a device that is used for nothing else.
+/// Runs the listings on a device that is otherwise unused.
 ///
 /// # Errors
-/// Out of memory, of which 400 MB are needed.
+/// Memory runs out; 400 MB are needed.
 pub fn memory_listings(device: &Device) -> Result<Vec<Listing>> {
     Ok(vec![
         tensors::two_tensors(device)?,

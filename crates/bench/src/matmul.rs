@@ -1,5 +1,5 @@
-//! The matmuls of a training step: the time of each with the library's first choice of an algorithm and with
-//! further ones, and the table of those that are faster.
+//! Measures each matmul of a training step with several of the library's algorithms, and builds a table of
+//! those faster than the library's first choice.
 
 mod operands;
 
@@ -20,34 +20,34 @@ use run::ChosenPlacement;
 use run::Startup;
 use worker::Worker;
 
-/// Largest fraction of the first choice's time at which another algorithm is kept; above it the gain is
+/// Another algorithm is kept if its time is below this fraction of the first choice's; smaller gains are
 /// noise.
 const WORTH: f64 = 0.99;
-/// Rounds in which all algorithms of a matmul take turns, and calls of each per round.
+/// Number of rounds in which all algorithms of a matmul alternate, and of calls per algorithm and round.
 const TURNS: usize = 5;
 const CALLS: usize = 4;
-/// Largest difference of an output's sums between algorithms, relative to the largest sum.
+/// Maximum difference between the outputs' sums of two algorithms, relative to the largest sum.
 const TOLERANCE: f32 = 0.02;
-/// Rounds in which all algorithms take turns if each is called for a duration.
+/// Number of alternating rounds if each algorithm is called for a duration.
 const LONG_TURNS: usize = 2;
-/// Calls that are enqueued together in that case, and number of such batches in flight.
+/// Number of calls enqueued together in that case, and number of such batches in flight.
 const BATCH: usize = 8;
 const BATCHES: usize = 3;
-/// Number of times that steps are measured with each table, in turns.
+/// Number of times that steps are measured with each table, alternating.
 const ROUNDS: usize = 2;
 
-/// Number of algorithms to try for each matmul, and the time for each.
+/// Limits on how many algorithms to try for each matmul, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct MatmulOptions {
-    /// Most algorithms tried for each matmul.
+    /// Maximum number of algorithms tried for each matmul.
     pub candidates: usize,
     /// Duration for which each algorithm is called without a pause, so that the device is as hot and as
-    /// limited in power as in a step, where algorithms that need less energy are faster. `None` for a few
-    /// calls each, in turns, with pauses.
+    /// power-limited as in a step; algorithms that need less energy are then faster. `None` means a few
+    /// alternating calls with pauses.
     pub sustained: Option<Duration>,
 }
 
-/// One matmul of a step.
+/// Measured times of one matmul of a step.
 #[derive(Clone, Debug)]
 pub struct MatmulTime {
     /// Shape, dtypes and epilogue of the matmul.
@@ -58,31 +58,31 @@ pub struct MatmulTime {
     pub tried: usize,
     /// Milliseconds of a call with the library's first choice.
     pub first: f64,
-    /// Milliseconds of a call with the best algorithm.
+    /// Milliseconds of the fastest algorithm.
     pub best: f64,
     /// The best algorithm, if it deserves an entry in the table.
     pub choice: Option<Choice>,
 }
 
-/// The result of measuring the matmuls of a step.
+/// Result of measuring the matmuls of a step.
 #[derive(Clone, Debug)]
 pub struct MatmulMeasure {
     /// Model of the device.
     pub model: String,
-    /// Versions of the libraries that compute.
+    /// Versions of the compute libraries.
     pub libraries: String,
-    /// The times of each matmul.
+    /// Times of each matmul.
     pub matmuls: Vec<MatmulTime>,
-    /// Seconds of each timed step with the library's first choices.
+    /// Seconds of each step timed with the library's first choices.
     pub without: Vec<f64>,
-    /// Seconds of each timed step with the new table.
+    /// Seconds of each step timed with the new table.
     pub with: Vec<f64>,
-    /// The table of the algorithms that were kept.
+    /// The table of algorithms that were kept.
     pub table: MatmulTable,
 }
 
 impl MatmulMeasure {
-    /// Seconds of the median step without the table and with it.
+    /// Returns the median seconds of a step without and with the table.
     pub fn medians(&self) -> (f64, f64) {
         (median(&self.without), median(&self.with))
     }
@@ -91,7 +91,7 @@ impl MatmulMeasure {
 /// Measures algorithms for each matmul of a step of `config`.
 ///
 /// # Errors
-/// Errors of a run, a device that is not a GPU.
+/// A run fails, or the device is not a GPU.
 pub fn bench_matmul(
     mut config: RunConfig,
     options: &BenchOptions,
@@ -133,8 +133,8 @@ pub fn bench_matmul(
     Ok(MatmulMeasure { model, libraries, matmuls, without, with, table })
 }
 
-/// Times the library's algorithms for one matmul, and finds the fastest of those whose results agree with the
-/// first choice's and repeat.
+/// Times the library's algorithms for one matmul. Finds the fastest whose results are repeatable and agree
+/// with the first choice's.
 fn measure(
     device: &Device,
     noise: &Noise,
@@ -186,7 +186,7 @@ fn few(device: &Device, sets: &[Operands], key: MatmulKey) -> Result<Vec<f64>> {
     Ok(device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect())
 }
 
-/// Returns the milliseconds per call in the second half of `time`.
+/// Returns the milliseconds per call during the second half of `time`.
 fn sustained(device: &Device, sets: &[Operands], key: MatmulKey, time: Duration) -> Result<f64> {
     let mut calls = 0;
     let mut under_way = VecDeque::new();

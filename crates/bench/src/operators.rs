@@ -1,4 +1,4 @@
-//! The operators of a configuration's step, timed on all its ranks, which are threads of this process.
+//! Times the operators of a configuration's step on all ranks, which are threads of this process.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,27 +19,28 @@ use worker::{DeviceChoice, Worker};
 /// Options of [`profile_operators`].
 #[derive(Clone, Debug)]
 pub struct OperatorOptions {
-    /// The device.
+    /// The device to measure.
     pub device: DeviceChoice,
     /// Number of measured steps.
     pub steps: u64,
-    /// Minimum duration of the steps before them.
+    /// Minimum duration of the warm-up steps.
     pub warm_up: Duration,
-    /// File for the Chrome trace of the measured steps.
+    /// File for a Chrome trace of the measured steps, if requested.
     pub trace: Option<PathBuf>,
 }
 
-/// Steps that are timed without measuring operators.
+/// Number of steps timed without measuring operators.
 const PLAIN_STEPS: u64 = 5;
-/// More steps than a profile takes, whatever the warm-up; numbers of micro-batches stay in range.
+/// Number of steps configured: more than any profile takes, and small enough that micro-batch numbers do not
+/// overflow.
 const MOST_STEPS: u64 = 1 << 32;
-/// Fewest steps before anything is timed.
+/// Minimum number of warm-up steps.
 const WARM_UP_STEPS: u64 = 1;
 
-/// Measures the operators of a few steps of `config` on all ranks, and writes their trace if asked.
+/// Measures the operators of a few steps of `config` on all ranks, and writes their trace if requested.
 ///
 /// # Errors
-/// Errors of a run; a refusal if it does not fit; the trace cannot be written.
+/// A run fails or does not fit, or the trace cannot be written.
 pub fn profile_operators(mut config: RunConfig, options: &OperatorOptions) -> Result<OperatorProfile> {
     config.train.steps = MOST_STEPS;
     let shared = options.clone();
@@ -47,7 +48,7 @@ pub fn profile_operators(mut config: RunConfig, options: &OperatorOptions) -> Re
     Ok(profile)
 }
 
-/// Measures one rank. Returns the profile of all on rank 0.
+/// Measures one rank. Returns the combined profile on rank 0.
 fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<OperatorProfile>> {
     let plain = BenchOptions {
         device: options.device,
@@ -61,7 +62,7 @@ fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<Oper
     let detail = if options.trace.is_some() { Detail::Kernels } else { Detail::Operators };
     let own = record(worker, &mut None, (next, options.steps), detail)?;
     let Some(ranks) = timeline::gather(worker.control(), &own)? else { return Ok(None) };
-    // The other ranks, which may share the processors, are done.
+    // The other ranks, which may share the processors, are finished.
     let matmuls = fastest_matmul_flops_per_second(worker.device(), worker.setup().config.precision.compute)?;
     if let Some(path) = &options.trace {
         write(path, &ranks)?;
@@ -80,7 +81,7 @@ fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<Oper
     Ok(Some(profile.with_best_rate(matmuls)))
 }
 
-/// Returns the bytes of a step along each axis, of the rank that sends most.
+/// Returns the bytes sent per step along each axis, on the rank that sends the most.
 fn sent_of(ranks: &[RankTimeline], steps: u64) -> Vec<AxisBytes> {
     let axes = ranks.first().map(|rank| &rank.sent[..]).unwrap_or_default();
     let most = |axis: &str| {
@@ -90,14 +91,14 @@ fn sent_of(ranks: &[RankTimeline], steps: u64) -> Vec<AxisBytes> {
     axes.iter().map(|(axis, _)| AxisBytes { axis: axis.clone(), step_bytes_sent: most(axis) }).collect()
 }
 
-/// Returns the mean time of a step in each phase that waits for other ranks, on the rank that waits most.
+/// Returns the mean time per step in each phase of waiting for other ranks, on the rank that waits longest.
 fn waits_of(ranks: &[RankTimeline], steps: u64) -> Vec<Wait> {
-    let of = |rank: &RankTimeline, phase: Phase| -> f64 {
+    let waiting = |rank: &RankTimeline, phase: Phase| -> f64 {
         let name = exposed_name(phase);
         rank.spans.iter().filter(|span| span.exposed && span.name == name).map(|span| span.length).sum()
     };
     let wait = |phase: Phase| {
-        let microseconds = ranks.iter().map(|rank| of(rank, phase)).fold(0.0, f64::max);
+        let microseconds = ranks.iter().map(|rank| waiting(rank, phase)).fold(0.0, f64::max);
         Wait { phase: phase.name().to_owned(), milliseconds: microseconds / 1e3 / steps.max(1) as f64 }
     };
     let waits = Phase::ALL.into_iter().filter(|phase| phase.waits()).map(wait);

@@ -1,11 +1,11 @@
-//! Options of a measurement, and the median of several.
+//! Options of measurements, and medians.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use worker::DeviceChoice;
 
-/// Default warm-up of a GPU, whose clocks drop during the first seconds of work.
+/// Default duration of a GPU's warm-up; its clocks drop during the first seconds of work.
 pub const GPU_WARM_UP: Duration = Duration::from_secs(5);
 
 /// Options of a measurement.
@@ -15,17 +15,17 @@ pub struct BenchOptions {
     pub device: DeviceChoice,
     /// Number of timed steps.
     pub steps: u64,
-    /// Minimum number of steps before them.
+    /// Minimum number of warm-up steps.
     pub warm_up: u64,
-    /// Minimum duration of those steps (see [`GPU_WARM_UP`]).
+    /// Minimum duration of the warm-up (see [`GPU_WARM_UP`]).
     pub warm_up_time: Duration,
-    /// Whether to time the kernels of a further step.
+    /// Whether to time the kernels of one more step.
     pub profile: bool,
-    /// Directory for a timeline of two further steps.
+    /// Directory for a timeline of two more steps, if requested.
     pub trace: Option<PathBuf>,
 }
 
-/// Returns whether a measurement on a chosen device is one of a GPU.
+/// Returns whether this choice of device measures a GPU.
 #[must_use]
 pub fn measures_gpu(device: DeviceChoice) -> bool {
     match device {
@@ -34,7 +34,7 @@ pub fn measures_gpu(device: DeviceChoice) -> bool {
     }
 }
 
-/// Returns the median; the larger of the two middle values if their number is even.
+/// Returns the median; of an even number of values, the larger middle one.
 pub(crate) fn median(seconds: &[f64]) -> f64 {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! The pipeline benchmark: a step of the real workers, with each action timed on its own device, compared
-//! with a simulation from these times.
+//! The pipeline benchmark: runs steps of the real workers, times each action on its device, and compares them
+//! with a simulation that uses these times.
 
 use std::time::Instant;
 
@@ -20,27 +20,27 @@ use worker::{Setup, Worker, build};
 
 /// Number of steps whose actions are timed.
 const RECORDED: u64 = 3;
-/// Number of transfers that are timed.
+/// Number of timed transfers.
 const TRANSFERS: u32 = 10;
 
 /// One rank of a measured pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelineRank {
-    /// The rank's stages and their layers, such as `0: 0-11`.
+    /// Stages of the rank with their layers, such as `0: 0-11`.
     pub stages: String,
-    /// Milliseconds of a step during which the rank computes.
+    /// Milliseconds per step in which the rank computes.
     pub busy_milliseconds: f64,
-    /// Measured fraction of the passes' time during which the rank does not compute.
+    /// Measured fraction of the passes' time in which the rank does not compute.
     pub idle: f64,
-    /// The same fraction by simulation, from the times of the passes.
+    /// The same fraction, simulated from the passes' times.
     pub simulated_idle: f64,
-    /// Peak of the allocated bytes.
+    /// Peak of allocated bytes.
     pub peak_allocated: u64,
-    /// Peak of the reserved bytes.
+    /// Peak of reserved bytes.
     pub peak_reserved: u64,
 }
 
-/// The result of measuring one schedule.
+/// Result of measuring one schedule.
 #[derive(Clone, Debug)]
 pub struct PipelineMeasure {
     /// Name of the schedule.
@@ -49,23 +49,23 @@ pub struct PipelineMeasure {
     pub chunks: usize,
     /// Model of the devices.
     pub device: String,
-    /// Versions of the libraries that compute.
+    /// Versions of the compute libraries.
     pub libraries: String,
     /// Number of parameters of the model, each counted once.
     pub parameters: usize,
     /// Seconds of the median step, timed without marks between actions.
     pub step_seconds: f64,
-    /// Predicted seconds of the step, if the device is described.
+    /// Predicted seconds of the step, if the device has a description.
     pub predicted_seconds: Option<f64>,
     /// Number of tokens or images in a step.
     pub tokens: u64,
-    /// Unit of the speed, as in tokens/s.
+    /// Unit of the throughput, such as tokens/s.
     pub unit: &'static str,
-    /// Milliseconds from the first pass to the end of the last, over all ranks.
+    /// Milliseconds from the start of the first pass to the end of the last, over all ranks.
     pub passes_milliseconds: f64,
-    /// The same milliseconds by simulation.
+    /// Simulated milliseconds from the first pass to the last.
     pub simulated_milliseconds: f64,
-    /// Milliseconds of one transfer between two stages, while nothing else runs.
+    /// Milliseconds of one transfer between two stages while nothing else runs.
     pub transfer_milliseconds: f64,
     /// Bytes of the transferred tensor.
     pub transfer_bytes: u64,
@@ -76,17 +76,17 @@ pub struct PipelineMeasure {
 }
 
 impl PipelineMeasure {
-    /// Tokens or images per second.
+    /// Returns the tokens or images per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.step_seconds
     }
 
-    /// Measured idle fraction over all ranks, of the passes' time.
+    /// Returns the measured idle fraction of the passes' time, averaged over ranks.
     pub fn bubble(&self) -> f64 {
         mean(self.ranks.iter().map(|rank| rank.idle))
     }
 
-    /// Simulated idle fraction over all ranks.
+    /// Returns the simulated idle fraction, averaged over ranks.
     pub fn simulated_bubble(&self) -> f64 {
         mean(self.ranks.iter().map(|rank| rank.simulated_idle))
     }
@@ -97,10 +97,10 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// Measures the step of a configuration with a pipeline; its ranks are threads of this process.
+/// Measures a step of a configuration with a pipeline. The ranks are threads of this process.
 ///
 /// # Errors
-/// Errors of a run; a refusal if it does not fit.
+/// A run fails or does not fit.
 pub fn bench_pipeline(config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
     let shared = options.clone();
     let (setup, measured) = measure_ranks(config, options.device, move |worker| measure(worker, &shared))?;
@@ -113,15 +113,15 @@ struct Recorded {
     /// Time from the start of the step to the end of the passes.
     span: u64,
     busy: u64,
-    /// Times by stage: forward, backward or its input half, the weight half.
+    /// Stage, and times of forward, backward or its input half, and the weight half.
     passes: Vec<(usize, [u64; 3])>,
 }
 
-/// Times of all ranks, on rank 0.
+/// Times of all ranks, collected on rank 0.
 struct Measured {
     seconds: Vec<f64>,
     loss: f32,
-    /// Times by recorded step, then rank.
+    /// Times by recorded step, then by rank.
     steps: Vec<Vec<Recorded>>,
     statistics: Vec<RankStatistics>,
     transfer: u64,
@@ -144,12 +144,12 @@ fn measure(worker: &mut Worker, options: &BenchOptions) -> Result<Option<Measure
     Ok(statistics.map(|statistics| Measured { seconds, loss, steps, statistics, transfer, parameters }))
 }
 
-/// Runs one step that all ranks begin together, and returns times from the marks between its actions.
+/// Runs one step, which all ranks begin together. Returns the times between its actions.
 fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
     worker.device().synchronize()?;
     worker.communicator().control.barrier()?;
     let begun = worker.device().mark()?;
-    // The last part of the passes ends where the next phase begins.
+    // The last pass ends when the next phase begins.
     let (marks, end) = worker.marked_step(step)?;
     worker.device().synchronize()?;
     let Some(end) = end else { return Ok(Recorded::default()) };
@@ -168,7 +168,7 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
         }
         let took = time(mark, next)?;
         recorded.busy += took;
-        // Copying inputs counts as part of the forward pass that consumes them.
+        // Copying inputs is attributed to the forward pass that uses them.
         whole = if open == Some(*action) { whole + took } else { took };
         open = Some(*action);
         let kind = match (part, action.kind) {
@@ -188,8 +188,7 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
     Ok(recorded)
 }
 
-/// Returns the nanoseconds of one transfer from the first stage's rank to the second's, while nothing else
-/// runs.
+/// Returns the nanoseconds of one transfer between the first two stages' ranks while nothing else runs.
 fn time_transfer(worker: &mut Worker) -> Result<u64> {
     let rank = worker.grid().rank();
     let first = worker.grid().rank_at(&Axis::ALL.map(|axis| (axis, 0)));
@@ -224,7 +223,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
     let of_ranks = |step: &Vec<Recorded>| -> Vec<Recorded> {
         ranks.iter().filter_map(|rank| step.get(*rank).cloned()).collect()
     };
-    // The median of the recorded steps represents them.
+    // The median recorded step is used.
     let mut steps: Vec<_> = measured.steps.iter().map(of_ranks).collect();
     let span = |step: &Vec<Recorded>| step.iter().map(|rank| rank.span).max().unwrap_or(0);
     steps.sort_by_key(&span);

@@ -1,4 +1,4 @@
-//! Predicted steps against measured ones, over many configurations.
+//! Compares predicted with measured steps, over many configurations.
 
 mod cases;
 
@@ -18,17 +18,17 @@ pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
 pub struct Prediction {
     /// Name of the model.
     pub model: String,
-    /// Keys beside those of the model.
+    /// Keys besides the model's sizes, each as `section.key=value`.
     pub set: Vec<String>,
-    /// Predicted seconds; `None` on a CPU, whose calls no description has.
+    /// Predicted seconds of a step; `None` on a CPU, whose calls have no description.
     pub predicted_step_seconds: Option<f64>,
-    /// Median of the measured seconds.
+    /// Median measured seconds of a step.
     pub measured_step_seconds: f64,
-    /// Families of calls, those first whose predicted time differs most from the measured one.
+    /// Families of calls, sorted by the difference between predicted and measured time, the largest first.
     pub families: Vec<FamilyDifference>,
 }
 
-/// The times of a family of calls in a step, each call alone.
+/// Predicted and measured time of one family of calls in a step, each call measured alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FamilyDifference {
     /// Name of the family.
@@ -40,14 +40,14 @@ pub struct FamilyDifference {
 }
 
 impl Prediction {
-    /// The predicted seconds by which the prediction is off, as a part of the measured ones.
+    /// Returns the relative error of the prediction: predicted / measured − 1.
     #[must_use]
     pub fn error(&self) -> Option<f64> {
         Some(self.predicted_step_seconds? / self.measured_step_seconds - 1.0)
     }
 
-    /// Returns the same measured step with a prediction for the device that `target` describes; `None` if its
-    /// configuration is none of [`predict_cases`] or does not fit.
+    /// Returns the same measurement with a new prediction, for the device described by `target`. `None` if
+    /// the configuration is not in [`predict_cases`] or does not fit.
     pub fn again(&self, target: &PlanTarget) -> Result<Option<Self>> {
         let is_of = |case: &PredictCase| case.model == self.model && case.sets == self.set;
         let Some(case) = predict_cases().into_iter().find(is_of) else { return Ok(None) };
@@ -55,11 +55,12 @@ impl Prediction {
             Err(error) if is_out_of_memory(&error) => return Ok(None),
             predicted => predicted?,
         };
-        let measured = self.families.iter().map(|of| (of.family.clone(), of.measured_seconds)).collect();
-        Ok(Some(Prediction::of(&case, predicted.as_ref(), self.measured_step_seconds, measured)))
+        let measured =
+            self.families.iter().map(|family| (family.family.clone(), family.measured_seconds)).collect();
+        Ok(Some(Prediction::from_times(&case, predicted.as_ref(), self.measured_step_seconds, measured)))
     }
 
-    fn of(
+    fn from_times(
         case: &PredictCase,
         predicted: Option<&StepTime>,
         measured_step_seconds: f64,
@@ -77,7 +78,7 @@ impl Prediction {
             measured_seconds,
         };
         families.extend(measured.into_iter().map(unpredicted));
-        let by = |of: &FamilyDifference| (of.predicted_seconds - of.measured_seconds).abs();
+        let by = |family: &FamilyDifference| (family.predicted_seconds - family.measured_seconds).abs();
         families.sort_by(|one, other| by(other).total_cmp(&by(one)));
         Prediction {
             model: case.model.to_owned(),
@@ -89,20 +90,20 @@ impl Prediction {
     }
 }
 
-/// Median and largest of the absolute errors of predictions; `None` without any.
+/// Returns the median and the largest absolute error of predictions; `None` without predictions.
 #[must_use]
 pub fn absolute_errors(predictions: &[Prediction]) -> Option<(f64, f64)> {
     let errors: Vec<_> = predictions.iter().filter_map(Prediction::error).map(f64::abs).collect();
     (!errors.is_empty()).then(|| (median(&errors), errors.iter().copied().fold(0.0, f64::max)))
 }
 
-/// Returns the configurations for the measured device.
+/// Returns the configurations to measure on this device.
 #[must_use]
 pub fn cases_of(device: DeviceChoice) -> Vec<PredictCase> {
     if measures_gpu(device) { predict_cases() } else { tiny_predict_cases() }
 }
 
-/// Predicts a step of a case on the device that `target` describes, and measures it on that of `options`;
+/// Predicts a step of a case on the device described by `target`, and measures it on the device of `options`.
 /// `None` if it does not fit.
 pub fn bench_prediction(
     case: &PredictCase,
@@ -119,22 +120,22 @@ pub fn bench_prediction(
     };
     let families = measured.families.iter();
     let families = families.map(|of| (of.family.to_owned(), of.milliseconds / 1e3)).collect();
-    Ok(Some(Prediction::of(case, predicted.as_ref(), measured.median(), families)))
+    Ok(Some(Prediction::from_times(case, predicted.as_ref(), measured.median(), families)))
 }
 
 fn predicted(case: &PredictCase, target: &PlanTarget) -> Result<Option<StepTime>> {
     let config = case.config()?;
-    let ranks = DeviceRanks::of(&config);
+    let ranks = DeviceRanks::from_config(&config);
     let device: PlanDevice = target.device(None, ranks)?;
     let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
-    StepTime::of(&setup, &device).map_err(BenchError::from)
+    StepTime::predict(&setup, &device).map_err(BenchError::from)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// On an H200, which has memory for all.
+    /// Uses an H200, which has memory for all.
     #[test]
     fn every_configuration_has_a_prediction() {
         vision::register().unwrap();

@@ -1,4 +1,4 @@
-//! Profiles: each layer of the run's model, timed separately on a device.
+//! Measures profiles: times each layer of a run's model separately on a device.
 
 use std::time::{Duration, Instant};
 
@@ -29,19 +29,17 @@ use worker::stages::{self, optimizer};
 const WARM_UP: usize = 1;
 /// Minimum number of timed steps of each layer.
 const LEAST: usize = 3;
-/// Time that the timed steps should take, including steps with recomputation.
+/// Intended duration of the timed steps, including steps with recomputation.
 const MOMENT: Duration = Duration::from_millis(800);
 /// Maximum number of timed steps of each layer.
 const MOST: usize = 24;
-/// Micro-batches of a timed step; further lanes are left out.
+/// Maximum number of micro-batches in a timed step; further lanes are left out.
 const MICRO_BATCHES: usize = 16;
 
-/// Times the layers of a configuration's model on one device of this host, with the micro-batches, precision
-/// and optimizer of the run. Layers with equal counts on Meta are timed once. All memory is free again on
-/// return.
+/// Times the layers of a configuration's model on one device of this host, with the run's micro-batches,
+/// precision and optimizer. Layers with equal counts on Meta are timed once. All memory is freed on return.
 ///
-/// # Errors
-/// Errors of a run; a device that is not on this host.
+/// A run fails, or the device is not on this host.
 pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> {
     let choice = match target {
         PlanTarget::AtHand(DeviceChoice::Meta) => Err("meta".to_owned()),
@@ -85,23 +83,23 @@ fn alone(config: &RunConfig) -> RunConfig {
     alone
 }
 
-/// Times every layer; equal consecutive layers share one entry. The first one computes for `warm_up` before
-/// anything is timed, so that all are timed at the same clocks.
+/// Times every layer; equal consecutive layers share one entry. The first layer computes for `warm_up`
+/// beforehand, so that all are timed at the same clocks.
 fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
     let config = &setup.config;
-    let of = setup.config.layers();
+    let count = setup.config.layers();
     let without_recompute = with_recompute(config, RecomputePolicy::None);
     let again = with_recompute(config, RecomputePolicy::Block);
     let counted = measure::layers(&without_recompute, &setup.dataset, device.description())?;
     let mut layers: Vec<LayerTimes> = Vec::new();
     for (layer, measure) in counted.iter().enumerate() {
-        // The first layer has everything before the layers, the last layer everything after them.
-        let inner = layer > 1 && layer + 1 < of;
+        // The first layer includes everything before the layers, the last everything after them.
+        let inner = layer > 1 && layer + 1 < count;
         if let Some(same) = layers.last_mut().filter(|_| inner && counted[layer - 1] == *measure) {
             same.count += 1;
             continue;
         }
-        let stage = Stage { layers: layer..layer + 1, of };
+        let stage = Stage { layers: layer..layer + 1, of: count };
         let before = layer.checked_sub(1).and_then(|before| counted[before].output);
         let alone = |config: &RunConfig| Alone::new(setup, device, config, &stage, [before, measure.output]);
         let mut both = [alone(&without_recompute)?, alone(&again)?];
@@ -110,7 +108,7 @@ fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<Layer
             both[0].step()?;
         }
         let [times, longer] = times_in_turn(both)?;
-        // Recomputation runs in the half that computes the input's gradient.
+        // Recomputation happens in the half that computes the input's gradient.
         layers.push(LayerTimes {
             recomputed: longer.backward_input.saturating_sub(times.backward_input),
             ..times
@@ -119,28 +117,28 @@ fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<Layer
     Ok(layers)
 }
 
-/// One layer as a stage of its own, with all state that a rank keeps for it.
+/// A stage of one layer, with all state that a rank keeps for it.
 struct Alone<'a> {
     device: &'a Device,
     part: StagePart,
     optimizer: Optimizer,
     norm: GradientNorm,
     group: DividedGroup,
-    /// The micro-batch for the first layer, or the activation that the previous layer produces.
+    /// The micro-batch for the first layer, or the previous layer's output.
     input: Tensor,
     targets: Tensor,
     pass: Pass,
     stage: Stage,
-    /// The gradient of the layer's output.
+    /// Gradient of the layer's output.
     seed: Option<Tensor>,
     micro_batches: usize,
 }
 
-/// The times at which a micro-batch's passes began, in order, and the end of the last.
+/// Start times of a micro-batch's passes in order, then the end of the last pass.
 type Passes = [Mark; 4];
 
 impl<'a> Alone<'a> {
-    /// Creates the stage; `crossings` are the tensors before and after it.
+    /// Creates the stage. `crossings` are the activations before and after it.
     fn new(
         setup: &Setup,
         device: &'a Device,
@@ -174,7 +172,7 @@ impl<'a> Alone<'a> {
         })
     }
 
-    /// Returns the nanoseconds of a micro-batch's passes, averaged over a step, and of the step's update.
+    /// Returns the mean nanoseconds of a micro-batch's passes in a step, and of the step's update.
     fn step(&mut self) -> Result<[f64; 4]> {
         let mut passes = Vec::with_capacity(self.micro_batches);
         for _ in 0..self.micro_batches {
@@ -184,7 +182,7 @@ impl<'a> Alone<'a> {
         self.part.reduction.finish(&self.group)?;
         let gradients = self.part.reduction.gradients();
         self.norm.measure(gradients)?;
-        // The learning rate is 0, so the weights do not change.
+        // The learning rate is 0, so weights do not change.
         self.optimizer.step(gradients, self.norm.state())?;
         let updated = self.device.mark()?;
         self.device.synchronize()?;
@@ -236,7 +234,7 @@ impl<'a> Alone<'a> {
     }
 }
 
-/// Returns the medians over some steps of both stages, in turn, so that disturbances affect both.
+/// Returns the median times of both stages over some steps, which alternate so that disturbances affect both.
 fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
     for alone in &mut both {
         for _ in 0..WARM_UP {
@@ -266,7 +264,7 @@ fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
     }))
 }
 
-/// Creates an activation between stages with random values, because the time of a matmul depends on them.
+/// Creates an activation between stages with random values, on which the time of a matmul depends.
 fn random(device: &Device, cut: Crossing) -> Result<Tensor> {
     let tensor = measure::tensor(device, cut)?;
     ops::random::uniform(&tensor, 1, "profile", -1.0, 1.0)?;
@@ -296,7 +294,8 @@ mod tests {
     fn layers_are_timed_and_leave_nothing() {
         let mlp = ["model.kind=mlp", "model.sizes=[3, 30, 30, 30, 30, 20, 7]", "optim.kind=sgd"];
         for (sets, counts) in [
-            // The first layer with everything before it, the equal layers, the last with everything after it.
+            // The first layer with everything before it, equal layers, and the last layer with everything
+            // after it.
             (&["model.layers=5"][..], &[1, 3, 1][..]),
             (&["model.layers=2", "train.global_batch_size=64", "parallel.lanes=64"], &[1, 1]),
             (&mlp, &[1, 3, 1, 1]),

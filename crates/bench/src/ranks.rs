@@ -1,4 +1,4 @@
-//! All ranks of a configuration as threads of this process, to be measured.
+//! Runs all ranks of a configuration as threads of this process, for measurements.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use worker::{DeviceChoice, Setup, Worker};
 use crate::cycled::cycled;
 use crate::error::{BenchError, Result};
 
-/// Runs `measure` on the worker of every rank of `config`, and returns rank 0's result with the setup.
+/// Runs `measure` on the worker of every rank of `config`. Returns rank 0's result and the setup.
 ///
 /// # Errors
-/// `measure`'s on any rank; a refusal if the device computes nothing, or if the run does not fit.
+/// `measure` fails on a rank, the device computes nothing, or the run does not fit.
 pub(crate) fn measure_ranks<T: Send + 'static>(
     mut config: RunConfig,
     device: DeviceChoice,
@@ -30,7 +30,7 @@ pub(crate) fn measure_ranks<T: Send + 'static>(
         ChosenPlacement::find(device, &mut config, &Startup::alone(), ranks)?;
     let (config, _) = plan::resolve(config, &placement.description())?;
     let (setup, _) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
-    // The plan shows whether the run fits before it starts.
+    // Planning detects whether the run fits before it starts.
     plan_within(&setup)?;
     let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
     let waits = threads::Options { timeout, ..threads::Options::default() };

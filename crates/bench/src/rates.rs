@@ -1,4 +1,4 @@
-//! Best rates of a device, measured with large matmuls and copies.
+//! Measures the best rates of a device with large matmuls and copies.
 
 use crate::error::Result;
 use device::{Backend, Category, DType, Device, Matmul, Operand, Request, StreamKind};
@@ -7,7 +7,7 @@ use tensor::{Tensor, ops};
 
 use crate::options::median;
 
-/// Best rates of the device, measured in the same process.
+/// Best rates of a device, measured in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     /// FLOP/s of bf16 matmuls of 8192 × 8192 × 8192 on random values.
@@ -16,16 +16,16 @@ pub struct Rates {
     pub bytes_per_second: f64,
 }
 
-/// Rows and columns of the matmuls that are timed on a GPU.
+/// Rows and columns of the timed matmuls on a GPU.
 const SIDE: usize = 8192;
-/// Rows and columns of the matmuls that are timed on a CPU.
+/// Rows and columns of the timed matmuls on a CPU.
 const HOST_SIDE: usize = 1024;
-/// Rows and columns of other matmuls among which the fastest is, on a CPU.
+/// Sizes among which a CPU's fastest matmul is searched.
 const HOST_SIDES: [usize; 3] = [256, 512, HOST_SIDE];
-/// Elements of the copies that are timed: 2 GiB.
+/// Elements of the timed copies on the device: 2 GiB.
 const COPIED: usize = 1 << 29;
 const ROUNDS: usize = 10;
-/// Elements of the copies from and to the host: 512 MiB.
+/// Elements of the timed copies between host and device: 512 MiB.
 const HOST_COPIED: usize = 1 << 27;
 
 pub(crate) fn rates(device: &Device) -> Result<Rates> {
@@ -39,8 +39,8 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
     })
 }
 
-/// Returns the bytes per second of copies between the device and pinned memory, in each of both directions at
-/// once, as updates of offloaded state make them.
+/// Returns the bytes per second of copies between the device and pinned memory, in each direction while both
+/// are in use, as when updating offloaded state.
 pub(crate) fn host_copy_bytes_per_second(device: &Device) -> Result<f64> {
     let host = device.host_pool()?;
     let request = Request::new(Category::Other, "rates");
@@ -63,7 +63,7 @@ pub(crate) fn host_copy_bytes_per_second(device: &Device) -> Result<f64> {
     Ok(source.bytes() as f64 / median(&timed(device, both)?))
 }
 
-/// Returns the FLOP/s of large matmuls of random values of this dtype, the median of several.
+/// Returns the median FLOP/s of large matmuls of random values in this dtype.
 pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
     match device.backend() {
         Backend::Cpu => Ok(flops(HOST_SIDE) / median(&host_matmuls(device, HOST_SIDE)?)),
@@ -71,8 +71,8 @@ pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f
     }
 }
 
-/// Returns the FLOP/s of the fastest large matmul of random values of this dtype; on a CPU, whose caches suit
-/// some sizes better, the fastest of several sizes.
+/// Returns the FLOP/s of the fastest large matmul of random values in this dtype. On a CPU, whose caches
+/// favour some sizes, several sizes are tried.
 pub(crate) fn fastest_matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
     let fastest =
         |side: usize, seconds: Vec<f64>| flops(side) / seconds.into_iter().fold(f64::INFINITY, f64::min);
@@ -86,12 +86,12 @@ pub(crate) fn fastest_matmul_flops_per_second(device: &Device, dtype: DType) -> 
     Ok(best)
 }
 
-/// FLOPs of a square matmul.
+/// Returns the FLOPs of a square matmul.
 fn flops(side: usize) -> f64 {
     2.0 * (side as f64).powi(3)
 }
 
-/// Returns the seconds of matmuls of [`SIDE`] rows on a GPU.
+/// Returns the seconds of matmuls of size [`SIDE`] on a GPU.
 fn gpu_matmuls(device: &Device, dtype: DType) -> Result<Vec<f64>> {
     let request = Request::new(Category::Other, "rates");
     let square = |name: &str| -> Result<Tensor> {
@@ -116,7 +116,7 @@ fn gpu_matmuls(device: &Device, dtype: DType) -> Result<Vec<f64>> {
     timed(device, || Ok(device.matmul(&matmul)?))
 }
 
-/// Returns the seconds of f32 matmuls of `side` rows on the host.
+/// Returns the seconds of f32 matmuls of size `side` on the CPU.
 fn host_matmuls(device: &Device, side: usize) -> Result<Vec<f64>> {
     let square = |name: &str| -> Result<Tensor> {
         let request = Request::new(Category::Other, "rates");

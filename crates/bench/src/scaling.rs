@@ -1,4 +1,4 @@
-//! The measurement of the scaling suite: the training step of a configuration on all of its ranks.
+//! Measures scaling: the training step of a configuration on all of its ranks.
 
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ use worker::{Setup, Worker};
 pub struct ScalingCase {
     /// The model's name in reports.
     pub model: String,
-    /// The series that the case belongs to.
+    /// Series of the case: strong, weak or alone.
     pub scaling: Scaling,
-    /// The configuration.
+    /// Configuration of the step.
     pub config: RunConfig,
     /// Number of worlds that run the configuration at the same time. If there are several, or for
-    /// [`Scaling::Alone`], each has one rank on its own device; they begin together, and do not communicate
-    /// while they compute.
+    /// [`Scaling::Alone`], each has one rank on its own device. They begin together and do not communicate
+    /// while computing.
     pub worlds: usize,
 }
 
@@ -40,7 +40,7 @@ impl ScalingCase {
         self.all_worlds().world_size()
     }
 
-    /// A configuration with the ranks of all worlds as replicas.
+    /// Returns a configuration with the ranks of all worlds as replicas.
     fn all_worlds(&self) -> RunConfig {
         let mut all = self.config.clone();
         let grid = all.parallel.grid();
@@ -49,16 +49,16 @@ impl ScalingCase {
     }
 }
 
-/// Measures `case`, whose ranks are threads of this process, and releases everything.
+/// Measures `case` with ranks as threads of this process, and frees all memory.
 pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
     bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Reported { status: 0 }.into())
 }
 
-/// Measures the case of `cases` whose ranks match the job that this process belongs to; without a job, the
-/// only case. `None` on ranks other than 0.
+/// Measures the case of `cases` whose number of ranks matches this process's job; without a job, the only
+/// case. Returns `None` on ranks other than 0.
 ///
 /// # Errors
-/// Errors of a run; no case or several cases with the job's number of ranks.
+/// A run fails, or not exactly one case has the job's number of ranks.
 pub fn bench_scaling_as(
     mut startup: Startup,
     cases: Vec<ScalingCase>,
@@ -118,7 +118,7 @@ fn named(options: &BenchOptions, case: &ScalingCase) -> BenchOptions {
     BenchOptions { trace: options.trace.as_ref().map(|directory| directory.join(name)), ..options.clone() }
 }
 
-/// Returns the one case for this process's job.
+/// Returns the only case with the number of ranks of this process's job.
 fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
     let fits = |case: &ScalingCase| startup.check_ranks(&case.all_worlds(), None);
     let mut refused = None;
@@ -148,7 +148,7 @@ fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Resu
         let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
         return Err(BenchError::Refused(text));
     }
-    // Exactly this number of ranks must run; otherwise one GPU could do the work of all.
+    // All ranks must run at once; otherwise one GPU could do the work of all.
     let mut all = case.all_worlds();
     let ChosenPlacement { placement, .. } =
         ChosenPlacement::find(options.device, &mut all, startup, Some(case.ranks()))?;
@@ -156,15 +156,15 @@ fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Resu
     Ok((case, cycled(setup).0))
 }
 
-/// The measurements of a rank.
+/// Measurements of one rank.
 struct Measured {
     steps: TimedSteps,
     parameters: usize,
-    /// Figures of all ranks, on rank 0.
+    /// Measurements of all ranks; only on rank 0.
     ranks: Option<Vec<RankFigures>>,
 }
 
-/// Runs this process's rank or ranks to the end, and returns the measurements of rank 0 or of this process's
+/// Runs this process's rank or ranks to the end. Returns the measurements of rank 0, or of this process's
 /// rank.
 fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOptions) -> Result<Measured> {
     let ranks = case.ranks();
@@ -189,8 +189,7 @@ fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOp
     ran.map_err(failed)?.into_iter().next().ok_or_else(nobody)
 }
 
-/// Measures one rank of `communicator`'s world, or the one rank of a world of its own that runs `alone`
-/// beside others.
+/// Measures one rank of `communicator`'s world. If `alone`, the rank has its own world beside the others'.
 fn measure(
     setup: &Setup,
     alone: bool,
@@ -214,7 +213,7 @@ fn measure(
     Ok(Measured { steps, parameters: worker.parameters(), ranks })
 }
 
-/// Gathers the figures of all ranks on rank 0, from each rank's statistics and its median step.
+/// Gathers the measurements of all ranks on rank 0, from each rank's statistics and median step.
 fn figures(
     control: &mut dyn ControlChannel,
     mut own: RankStatistics,
@@ -227,5 +226,7 @@ fn figures(
     let seconds =
         |clock: &Vec<u8>| <[u8; 8]>::try_from(clock.as_slice()).map_or(f64::NAN, f64::from_le_bytes);
     let all = statistics.iter().zip(&clocks);
-    Ok(Some(all.map(|(statistics, clock)| RankFigures::of(statistics, seconds(clock))).collect()))
+    Ok(Some(
+        all.map(|(statistics, clock)| RankFigures::from_statistics(statistics, seconds(clock))).collect(),
+    ))
 }

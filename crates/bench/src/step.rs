@@ -1,5 +1,5 @@
-//! The step benchmark: the real worker on random tokens, timed on the host, and one step timed call by call
-//! on the device.
+//! The step benchmark: times steps of the real worker on the host, and the single calls of one step on the
+//! device.
 
 use collective::Communicator;
 use device::cuda::TimedCall;
@@ -20,79 +20,79 @@ use telemetry::Phase;
 use worker::build;
 use worker::{Setup, Worker};
 
-/// Calls of one kernel family in a step.
+/// Times of one kernel family in a step.
 #[derive(Clone, Debug)]
 pub struct FamilyTime {
     /// Name of the family.
     pub family: &'static str,
     /// Number of launches.
     pub calls: usize,
-    /// Total milliseconds, each launch timed alone.
+    /// Total milliseconds, with each launch timed alone.
     pub milliseconds: f64,
-    /// Milliseconds that the bytes and FLOPs take at the device's measured rates, the larger of both for each
-    /// call.
+    /// Milliseconds that the calls' bytes or FLOPs, whichever takes longer, would take at the device's
+    /// measured rates.
     pub floor_milliseconds: f64,
     /// FLOPs of all launches.
     pub flops: u64,
 }
 
-/// The result of measuring a step.
+/// Result of measuring a step.
 #[derive(Clone, Debug)]
 pub struct StepMeasure {
     /// Model of the device.
     pub model: String,
-    /// Versions of the libraries that compute.
+    /// Versions of the compute libraries.
     pub libraries: String,
     /// Reason why this device was chosen.
     pub reason: String,
     /// Number of parameters, each counted once.
     pub parameters: usize,
-    /// Number of tokens, or samples, in a step.
+    /// Number of tokens or samples in a step.
     pub tokens: u64,
     /// Unit of the throughput: tokens/s, samples/s or images/s.
     pub unit: &'static str,
     /// Seconds of each timed step.
     pub seconds: Vec<f64>,
-    /// Milliseconds of the median step in which the device has no input yet; `None` if they were not timed.
+    /// Milliseconds of the median step in which the device waits for input; `None` if not timed.
     pub input_milliseconds: Option<f64>,
-    /// Number of synthetic micro-batches that are made once and used in turn; `None` if each is new.
+    /// Number of synthetic micro-batches used in rotation; `None` if each is newly generated.
     pub cycled: Option<usize>,
     /// The loss of step `warm_up + steps`, counted from 1: the last step, unless the warm-up took more steps.
     pub loss: f32,
-    /// Peaks of the allocated and the reserved bytes.
+    /// Peaks of allocated and of reserved bytes.
     pub peaks: (u64, u64),
-    /// Bytes by category at the peak of the allocated bytes.
+    /// Bytes by category at the peak of allocated bytes.
     pub at_peak: CategoryBytes,
-    /// Times by kernel family of one step on a GPU, longest first.
+    /// Times of one step by kernel family, the longest first; only on a GPU.
     pub families: Vec<FamilyTime>,
-    /// Best rates of the device, on a GPU.
+    /// Measured rates of the device; only on a GPU.
     pub rates: Option<Rates>,
 }
 
 impl StepMeasure {
-    /// The median step in seconds.
+    /// Returns the median step time in seconds.
     pub fn median(&self) -> f64 {
         median(&self.seconds)
     }
 
-    /// Tokens, or samples, per second of the median step.
+    /// Returns the tokens or samples per second of the median step.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.median()
     }
 
-    /// Fraction of the device's measured FLOP/s that the median step reaches.
+    /// Returns the fraction of the device's measured FLOP/s that the median step reaches.
     pub fn utilisation(&self) -> Option<f64> {
         let flops: u64 = self.families.iter().map(|family| family.flops).sum();
         Some(flops as f64 / self.median() / self.rates?.flops_per_second)
     }
 }
 
-/// Runs `config` for a few steps.
+/// Runs and times a few steps of `config`.
 pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     config.train.steps = u64::MAX;
     let ChosenPlacement { placement, reason } =
         ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
-    // Events are kept, because a run keeps them too.
+    // Events are recorded, as in a run.
     let (setup, cycled) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
     let setup = Setup { history: UNPLANNED_EVENTS, ..setup };
     run::prepare_kernels(&setup)?;

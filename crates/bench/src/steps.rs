@@ -1,4 +1,4 @@
-//! Timed steps, after steps that warm the device up.
+//! Times steps after warming up.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use worker::Worker;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimedSteps {
-    /// Seconds of each step, from the end of the step before.
+    /// Seconds of each step, from the end of the previous step.
     pub(super) seconds: Vec<f64>,
-    /// The loss of step `warm_up + steps` of the options: the same step however long the warm-up took.
+    /// Loss of step `warm_up + steps` of the options, independent of the actual length of the warm-up.
     pub(super) loss: f32,
-    /// Number of steps before the timed ones.
+    /// Number of warm-up steps.
     pub(super) warm_up: u64,
-    /// Number of the step after the timed ones.
+    /// Index of the step after the timed ones.
     pub(super) next: u64,
 }
 
-/// Returns the control channel on which a measured worker synchronises: its world's, or that of the worlds
-/// `beside` it.
+/// Returns the control channel for synchronizing measured workers: the worker's world's, or, if there are
+/// worlds `beside` it, the channel between them.
 pub(super) fn control<'a>(
     worker: &'a mut Worker,
     beside: &'a mut Option<Communicator>,
@@ -33,9 +33,9 @@ pub(super) fn control<'a>(
     }
 }
 
-/// Times steps of `worker`. All ranks begin together and warm up with the same number of steps, which the
-/// first rank decides by its clock. As in training, a step's loss on a GPU is read after the next step has
-/// been enqueued; on other devices a step is over when its call returns.
+/// Times steps of `worker`. All ranks begin together and warm up with equally many steps, as the first rank
+/// decides by its clock. As in training, a step's loss on a GPU is read after the next step has been
+/// enqueued; on other devices a step is finished when its call returns.
 pub(super) fn timed_steps(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
@@ -51,7 +51,7 @@ pub(super) fn timed_steps(
     for step in 0_u64.. {
         let over = step.checked_sub(late);
         if !warm && step == timed.warm_up {
-            // The device works on a step meanwhile.
+            // The device works on a step in the meantime.
             let more = more_steps(control(worker, beside), began, over.unwrap_or(0), options.warm_up_time)?;
             timed.warm_up += more;
             warm = more == 0;
@@ -60,8 +60,7 @@ pub(super) fn timed_steps(
             }
         }
         timed.next = timed.warm_up + options.steps;
-        // One step more than timed: the last loss is read like the others, after the next step has been
-        // enqueued.
+        // One more step than timed: the last loss, too, is read after the next step has been enqueued.
         if step < timed.next + late || !warm {
             worker.step(step)?;
         }
@@ -82,19 +81,19 @@ pub(super) fn timed_steps(
     Ok(timed)
 }
 
-/// Returns the number of further steps for a warm-up of `time`, after `steps` since `began`; 0 when the
-/// warm-up is over. The first rank decides.
+/// Returns the number of further warm-up steps, if `steps` steps took the time since `began`; 0 once `time`
+/// has passed. The first rank decides.
 fn more_steps(control: &mut dyn ControlChannel, began: Instant, steps: u64, time: Duration) -> Result<u64> {
     if time.is_zero() {
         return Ok(0);
     }
     let gone = began.elapsed().as_secs_f64();
     let wanted = time.as_secs_f64();
-    // The first steps are the slowest, so this estimate is too low rather than too high.
+    // The first steps are the slowest, so this estimate is rather too low.
     let left = ((wanted - gone) / gone.max(f64::MIN_POSITIVE) * steps as f64).ceil() as u64;
     let more = if gone >= wanted { 0 } else { left.max(1) };
     let mut message = more.to_le_bytes().to_vec();
     control.broadcast(0, &mut message)?;
-    // Only the first rank's message counts; it has eight bytes.
+    // Only the first rank's message of eight bytes is used.
     Ok(<[u8; 8]>::try_from(message.as_slice()).map_or(more, u64::from_le_bytes))
 }

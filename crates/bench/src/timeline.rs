@@ -1,5 +1,5 @@
-//! Timelines of a few steps of every rank: operators, phases and work of streams, with overlap between steps.
-//! These steps run after the timed ones, because events surround their calls.
+//! Records timelines of a few steps on every rank: operators, phases and work on streams, with overlap
+//! between steps. These steps run after the timed ones, because recording adds events around calls.
 
 use std::path::Path;
 
@@ -12,21 +12,20 @@ use crate::error::Result;
 use crate::steps::control;
 use worker::Worker;
 
-/// Steps of a benchmark's timeline.
+/// Number of steps in a benchmark's timeline.
 const STEPS: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
     Operators,
-    /// Also every kernel, matmul and copy, with events of its own.
+    /// Also records every kernel, matmul and copy with its own events.
     Kernels,
 }
 
-/// Runs `step` and the next step on all ranks, or on all worlds `beside` each other, and the first writes
-/// their work to `file`.
+/// Runs `step` and the next step on all ranks, or on all worlds `beside` each other. The first rank writes
+/// their timelines to `file`.
 ///
-/// # Errors
-/// Errors of a step; writing the file.
+/// A step fails, or the file cannot be written.
 pub(super) fn write(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
@@ -40,8 +39,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Runs `count` steps from step `first` on and returns this rank's timeline. All ranks begin together, to the
-/// precision of a message between hosts.
+/// Runs `count` steps from step `first` on. Returns this rank's timeline. All ranks begin together, up to the
+/// latency of a message.
 pub(super) fn record(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
@@ -90,7 +89,7 @@ pub(super) fn record(
     Ok(RankTimeline { rank, host: host_name(), spans, operators, memory, sent })
 }
 
-/// Name of a phase's spans in which compute waits for other ranks.
+/// Returns the name of the spans in which compute waits for other ranks in a phase.
 pub(super) fn exposed_name(phase: Phase) -> String {
     format!("{}, exposed", phase.name())
 }

@@ -1,32 +1,32 @@
-//! Choice of the collectives to measure.
+//! Selection of the collectives to measure.
 
 use std::time::Duration;
 
 use telemetry::units::parse_bytes;
 
-/// Names of the operations in arguments. `tree` exists on GPUs only, `control` on the CPU only.
+/// Names of the operations in arguments. `tree` exists only on GPUs, `control` only on the CPU.
 pub(super) const OPERATIONS: [&str; 8] =
     ["all-reduce", "tree", "reduce-scatter", "all-gather", "broadcast", "exchange", "control", "barrier"];
 
-/// The operations and sizes to measure, for how long, and how to print them.
+/// Operations and sizes to measure, the time for each, and the output format.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
-    /// Time for each size.
+    /// Time to spend on each size.
     pub(super) time: Duration,
-    /// Sizes in bytes; `None` for those of the transport.
+    /// Sizes in bytes; `None` for the transport's usual sizes.
     pub(super) sizes: Option<Vec<usize>>,
-    /// Operations; `None` for all.
+    /// Names of operations; `None` for all.
     pub(super) only: Option<Vec<String>>,
-    /// True to print lines of JSON instead of a table.
+    /// Whether to print lines of JSON instead of a table.
     pub(super) json: bool,
-    /// Numbers of blocks of the kernel that sums in peer memory.
+    /// Numbers of thread blocks to measure for the kernel that sums in peer memory.
     pub(super) peer_blocks: Vec<u32>,
     /// Allocator settings on the GPUs.
     pub(super) allocator: memory::Settings,
 }
 
 impl Choice {
-    /// Returns the listed sizes, or `usual`.
+    /// Returns the requested sizes, or `usual` by default.
     pub(super) fn sizes(&self, usual: &[usize]) -> Vec<usize> {
         self.sizes.clone().unwrap_or_else(|| usual.to_vec())
     }
@@ -40,7 +40,7 @@ impl Choice {
 /// Parses a size such as `512`, `64KiB` or `1GiB`.
 ///
 /// # Errors
-/// No size, or not a positive multiple of 4 bytes.
+/// The text is not a size, or not a positive multiple of 4 bytes.
 pub(super) fn size(text: &str) -> Result<usize, String> {
     match parse_bytes(text).and_then(|bytes| usize::try_from(bytes).ok()) {
         Some(bytes) if bytes > 0 && bytes.is_multiple_of(4) => Ok(bytes),

@@ -1,4 +1,4 @@
-//! GPUs of this host, and the connections between them that a measurement needs.
+//! GPUs of this host, and the connections that a measurement needs between them.
 
 use collective::{Collective, PeerAccessOptions, PeerMethod, SumKernels, nccl};
 
@@ -7,7 +7,7 @@ use super::choice::Choice;
 /// Returns the number of GPUs.
 ///
 /// # Errors
-/// Fewer than two, or NCCL cannot be opened.
+/// There are fewer than two GPUs, or NCCL cannot be opened.
 pub(super) fn available() -> Result<usize, String> {
     let gpus = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
     match gpus {
@@ -21,10 +21,10 @@ pub(super) fn available() -> Result<usize, String> {
     }
 }
 
-/// Checks the number of GPUs for a job of `ranks` ranks, `local` of them on this host.
+/// Checks that this host has enough GPUs for a job of `ranks` ranks, `local` of them on this host.
 ///
 /// # Errors
-/// Too few.
+/// There are too few GPUs.
 pub(super) fn enough(ranks: usize, local: usize) -> Result<(), String> {
     let gpus = available()?;
     if ranks == 1 {
@@ -36,7 +36,7 @@ pub(super) fn enough(ranks: usize, local: usize) -> Result<(), String> {
     }
 }
 
-/// The connections that the measured operations need.
+/// Returns the connections needed by the measured operations.
 pub(super) fn connections(choice: &Choice, ranks: usize) -> Vec<Collective<()>> {
     let wants = |operation: &str| choice.wants(operation);
     let wanted = |using: &Collective<()>| match using {
@@ -50,7 +50,7 @@ pub(super) fn connections(choice: &Choice, ranks: usize) -> Vec<Collective<()>> 
     Collective::everything(ranks).into_iter().filter(wanted).collect()
 }
 
-/// Options of a sum in peer memory.
+/// Returns the options of a sum in peer memory.
 pub(super) fn peer_options(blocks: u32, method: PeerMethod) -> PeerAccessOptions {
     PeerAccessOptions { blocks, method, sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() }
 }

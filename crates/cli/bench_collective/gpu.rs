@@ -1,11 +1,11 @@
 //! Collectives between GPUs, over NCCL.
 //!
-//! Calls are enqueued one after another and waited for at the end, as in a training step: the time of one is
-//! the time of all over their number, on the slowest rank. Beside the library's all-reduce is the sum in
-//! Plimsoll's fixed order with the ratio of their times: `tree` is an exchange, additions and a gather over
-//! NCCL. With peer access, `tree N` is summed in peer memory by a kernel of N blocks that writes to all
-//! ranks; `tree N copied` distributes the sums by copy engines; `tree engines` also fetches the addends by
-//! copy engines.
+//! Calls are enqueued one after another and awaited at the end, as in a training step. The time of a call is
+//! the total time divided by the number of calls, on the slowest rank. Sums in Plimsoll's fixed order are
+//! shown next to the library's all-reduce, with the ratio of their times: `tree` is an exchange, additions
+//! and a gather over NCCL. With peer access, `tree N` sums in peer memory by a kernel of N blocks that writes
+//! to all ranks; `tree N copied` distributes the sums by copy engines; `tree engines` also fetches the
+//! addends by copy engines.
 
 use std::time::{Duration, Instant};
 
@@ -40,29 +40,29 @@ const WARM_UP: u64 = 3;
 const ROUNDS: std::ops::RangeInclusive<u64> = 5..=2_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Models with [`NVLINK_GIGABYTES`] of NVLink.
+/// Device models with [`NVLINK_GIGABYTES`] of NVLink bandwidth.
 const NVLINK: [&str; 2] = ["NVIDIA H100 80GB HBM3", "NVIDIA H200"];
-/// NVLink bandwidth per GPU and direction by the datasheets, in GB/s.
+/// NVLink bandwidth per GPU and direction according to data sheets, in GB/s.
 const NVLINK_GIGABYTES: u32 = 450;
 
-/// An operation on the first bytes of two buffers.
+/// Runs an operation on the first bytes of two buffers.
 type Call = fn(&mut GpuBench, &Buffers, usize) -> Result<()>;
 
-/// Two buffers of the largest size, as elements of one dtype.
+/// Two buffers of the largest size, with elements of one dtype.
 struct Buffers {
     first: Tensor,
     second: Tensor,
     dtype: DType,
 }
 
-/// One rank of the measurement.
+/// One rank of the measurement on GPUs.
 pub(super) struct GpuBench {
     communicator: Communicator,
     device: Device,
     choice: Choice,
-    /// Bytes of the GPU that NCCL took to find the other ranks.
+    /// Device bytes that NCCL took to find the other ranks.
     meeting_bytes: u64,
-    /// Bytes of the GPU that NCCL took for connections.
+    /// Device bytes that NCCL took for connections.
     connection_bytes: u64,
 }
 
@@ -81,7 +81,7 @@ impl GpuBench {
         Ok(GpuBench { communicator, device, choice, meeting_bytes, connection_bytes })
     }
 
-    /// Measures and prints every chosen operation.
+    /// Measures and prints every selected operation.
     pub(super) fn run(&mut self, transport: &str) -> Result<()> {
         self.head(transport)?;
         for dtype in [DType::F32, DType::Bf16] {
@@ -107,7 +107,7 @@ impl GpuBench {
         self.print(&Measurement::barrier(self.ranks(), "", seconds), "")
     }
 
-    /// Sizes at which to measure `operation`; empty if it is not chosen.
+    /// Returns the sizes at which to measure `operation`; empty if it is not selected.
     fn sizes(&self, operation: &str) -> Vec<usize> {
         if self.choice.wants(operation) { self.choice.sizes(&SIZES) } else { Vec::new() }
     }
@@ -146,7 +146,7 @@ impl GpuBench {
         Ok(())
     }
 
-    /// Measures sums in peer memory; `libraries` has the time of the library's all-reduce by size.
+    /// Measures sums in peer memory. `libraries` has the seconds of the library's all-reduce by size.
     fn peers(
         &mut self,
         buffers: &Buffers,
@@ -170,12 +170,12 @@ impl GpuBench {
             let ratio = ratio(seconds, *library);
             self.line(&name, buffers.dtype.name(), *bytes, seconds, BOTH_WAYS, &ratio)?;
         }
-        // The buffers are dropped before the communicator.
+        // The buffers must be dropped before the communicator.
         self.communicator.group.share(&[], options)?;
         Ok(())
     }
 
-    /// Allocates buffers of zeros, whose sums stay zero.
+    /// Allocates buffers filled with zeros, whose sums stay zero.
     fn buffers(&self, dtype: DType) -> Result<Buffers> {
         let request = Request::new(Category::Communication, "bench").on(STREAM);
         let largest = self.choice.sizes(&SIZES).into_iter().fold(0, usize::max);
@@ -189,7 +189,7 @@ impl GpuBench {
         self.communicator.world_size()
     }
 
-    /// Bytes of each rank's share of an operand, a multiple of 16.
+    /// Returns the bytes of each rank's share of an operand, a multiple of 16.
     fn share(&self, bytes: usize) -> usize {
         bytes / self.ranks() / 16 * 16
     }
@@ -203,7 +203,7 @@ impl GpuBench {
         self.enqueue(Collective::AllReduce { region, dtype: buffers.dtype })
     }
 
-    /// Sums in peer memory if `bucket` is shared, by exchanges otherwise.
+    /// Sums in peer memory if `bucket` is shared, otherwise by exchanges.
     fn tree(&mut self, bucket: &Tensor, scratch: &Tensor, bytes: usize) -> Result<()> {
         let elements = self.share(bytes) * self.ranks() / bucket.dtype().bytes();
         let parts = [bucket.view(0, [elements])?];
@@ -240,7 +240,7 @@ impl GpuBench {
         self.enqueue(Collective::Exchange { sends, receives })
     }
 
-    /// Seconds of one of many calls on the slowest rank.
+    /// Returns the seconds per call over many calls, on the slowest rank.
     fn seconds(&mut self, mut call: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
         let mut timed = |bench: &mut Self, rounds: u64| {
             bench.communicator.control.barrier()?;
@@ -250,12 +250,12 @@ impl GpuBench {
             bench.slowest(began.elapsed().as_secs_f64() / rounds as f64)
         };
         let once = timed(self, WARM_UP)?;
-        // `once` is the same on all ranks, and so is the number of calls.
+        // `once` is the same on all ranks, so they make equally many calls.
         let rounds = ((self.choice.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
         timed(self, rounds)
     }
 
-    /// The largest of all ranks' `seconds`.
+    /// Returns the maximum of all ranks' `seconds`.
     fn slowest(&mut self, seconds: f64) -> Result<f64> {
         let all = self.communicator.control.all_gather(&seconds.to_le_bytes())?;
         let times = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(f64::from_le_bytes));
@@ -315,7 +315,7 @@ impl GpuBench {
     }
 }
 
-/// The first line of JSON: the ranks, and NCCL's memory on each GPU.
+/// First line of JSON: the ranks, and NCCL's memory on each GPU.
 #[derive(Serialize)]
 struct Head<'a> {
     ranks: usize,
@@ -326,7 +326,7 @@ struct Head<'a> {
     connection_bytes: u64,
 }
 
-/// The time of a sum relative to that of the library's all-reduce, as printed.
+/// Formats the time of a sum relative to the library's all-reduce.
 fn ratio(seconds: f64, library: Option<f64>) -> String {
     library.map(|library| format!("{:.2} × all-reduce", seconds / library)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Collectives between ranks with operands in host memory.
+//! Collectives between ranks, with operands in host memory.
 
 use std::time::Instant;
 
@@ -12,17 +12,17 @@ use super::measurement::{
 use crate::bench_allocator::hardware;
 
 const SIZES: [usize; 10] = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
-/// Size at which the MPI library's own all-reduce is measured.
+/// Size in bytes at which the MPI library's own all-reduce is measured.
 #[cfg(feature = "mpi")]
 const COMPARED: usize = 4 << 20;
 #[cfg(feature = "mpi")]
 const TURNS: usize = 5;
-/// Largest size on the control channel, which carries small messages.
+/// Largest size in bytes on the control channel, which carries small messages.
 const LARGEST_CONTROL: usize = 1 << 20;
 const WARM_UP: usize = 3;
 const ROUNDS: std::ops::RangeInclusive<u64> = 3..=10_000;
 
-/// An operation to measure.
+/// A measured operation.
 struct Operation {
     name: &'static str,
     bus: Bus,
@@ -38,7 +38,7 @@ const OPERATIONS: [Operation; 6] = [
     Operation { name: "control all-gather", bus: ONE_WAY, call: HostBench::control },
 ];
 
-/// One rank of the measurement.
+/// One rank of the measurement in host memory.
 pub(super) struct HostBench {
     communicator: Communicator,
     first: Buffer,
@@ -51,7 +51,7 @@ impl HostBench {
     pub(super) fn new(communicator: Communicator, choice: Choice) -> Result<Self> {
         let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
         let sizes = choice.sizes(&SIZES);
-        // Every rank's share is at least one f32.
+        // Every rank's share must be at least one f32.
         let largest = sizes.into_iter().fold(4 * communicator.world_size(), usize::max);
         let buffer = || device.allocate(largest, Request::new(Category::Communication, "bench").on(STREAM));
         let first = buffer()?;
@@ -62,7 +62,7 @@ impl HostBench {
         Ok(HostBench { communicator, first, second, choice })
     }
 
-    /// Measures and prints every chosen operation.
+    /// Measures and prints every selected operation.
     pub(super) fn run(&mut self, transport: &str) -> Result<()> {
         self.head(transport)?;
         for operation in OPERATIONS {
@@ -89,7 +89,7 @@ impl HostBench {
         self.communicator.world_size()
     }
 
-    /// Bytes of each rank's share of an operand: whole f32 values, at least one.
+    /// Returns the bytes of each rank's share of an operand: a whole number of f32 values, at least one.
     fn share(&self, bytes: usize) -> usize {
         (bytes / self.ranks() / 4).max(1) * 4
     }
@@ -138,7 +138,7 @@ impl HostBench {
         Ok(())
     }
 
-    /// Mean seconds of `call`, over as many calls as fit into the time.
+    /// Returns the mean seconds of `call`, over as many calls as fit into the time.
     fn seconds(&mut self, mut call: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
         let timed = |bench: &mut Self, rounds: u64, call: &mut dyn FnMut(&mut Self) -> Result<()>| {
             bench.communicator.control.barrier()?;
@@ -180,14 +180,14 @@ impl HostBench {
         )
     }
 
-    /// Prints the time of an all-reduce and of the MPI library's own.
+    /// Prints the times of this crate's all-reduce and of the MPI library's own.
     #[cfg(feature = "mpi")]
     pub(super) fn compare(&mut self) -> Result<()> {
         let values = vec![0f32; COMPARED / 4];
         let mut sums = vec![0f32; COMPARED / 4];
         let mut own = f64::INFINITY;
         let mut library = f64::INFINITY;
-        // Alternating, with the best of each, because other load on the host slows both alike.
+        // Alternating, with the best of each, so that other load on the host affects both alike.
         for _ in 0..TURNS {
             own = own.min(self.seconds(|bench| bench.all_reduce(COMPARED))?);
             library = library.min(self.seconds(|_| {

@@ -1,4 +1,4 @@
-//! A measured collective: its output and its errors.
+//! The result of measuring a collective, and errors.
 
 use collective::{CollectiveError, Communicator};
 use device::{DeviceError, StreamKind};
@@ -7,20 +7,20 @@ use serde::Serialize;
 use system::terminal;
 use tensor::TensorError;
 
-/// Stream of every measured call.
+/// Stream on which every measured call runs.
 pub(super) const STREAM: StreamKind = StreamKind::Reduce;
 
-/// Bytes that cross a rank's link for each byte of the operand, as a function of the number of ranks.
+/// Bytes that a rank's link carries for each byte of the operand, as a function of the number of ranks.
 pub(super) type Bus = fn(f64) -> f64;
 
-/// Bus factor of an all-reduce: the operand is scattered and gathered.
+/// Bus factor of an all-reduce, which scatters and gathers the operand.
 pub(super) const BOTH_WAYS: Bus = |n| 2.0 * (n - 1.0) / n;
-/// Bus factor of a reduce-scatter and of an all-gather.
+/// Bus factor of reduce-scatter and all-gather.
 pub(super) const ONE_WAY: Bus = |n| (n - 1.0) / n;
 /// Bus factor of operations that send the operand once.
 pub(super) const ONCE: Bus = |_| 1.0;
 
-/// A failed measurement.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BenchError {
     #[error(transparent)]
@@ -38,7 +38,7 @@ pub(super) enum BenchError {
 /// Result of a measurement.
 pub(super) type Result<T> = std::result::Result<T, BenchError>;
 
-/// A measured operation: a line of JSON.
+/// A measured operation, printed as a line of JSON.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Measurement<'a> {
     ranks: usize,
@@ -46,7 +46,7 @@ pub(super) struct Measurement<'a> {
     pub(super) dtype: &'a str,
     pub(super) bytes: usize,
     pub(super) seconds: f64,
-    /// `None` for a barrier, which moves nothing.
+    /// `None` for a barrier, which moves no data.
     #[serde(flatten)]
     pub(super) bandwidth: Option<Bandwidth>,
 }
@@ -61,7 +61,7 @@ pub(super) struct Bandwidth {
 }
 
 impl<'a> Measurement<'a> {
-    /// An operation on `bytes` bytes of elements of `dtype`.
+    /// Creates the result of an operation on `bytes` bytes of elements of `dtype`.
     pub(super) fn new(
         ranks: usize,
         operation: &'a str,
@@ -74,7 +74,7 @@ impl<'a> Measurement<'a> {
         Measurement { ranks, operation, dtype, bytes, seconds, bandwidth }
     }
 
-    /// A barrier between ranks whose other operands are of `dtype`.
+    /// Creates the result of a barrier, measured along with operands of `dtype`.
     pub(super) fn barrier(ranks: usize, dtype: &'a str, seconds: f64) -> Self {
         Measurement { ranks, operation: "barrier", dtype, bytes: 0, seconds, bandwidth: None }
     }

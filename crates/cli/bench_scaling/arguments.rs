@@ -1,4 +1,4 @@
-//! The arguments of `plimsoll bench scaling`.
+//! Arguments of `plimsoll bench scaling`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::arguments::count;
 use crate::bench_model::{StepArgs, TraceArgs};
 use crate::outputs::Force;
 
-/// Arguments of a measurement, which `--report` excludes.
+/// Arguments of measurements, which conflict with `--report`.
 const MEASURES: [&str; 12] = [
     "model",
     "ranks",
@@ -38,32 +38,32 @@ pub(crate) struct BenchScalingArgs {
     pub(super) step: StepArgs,
     #[command(flatten)]
     pub(super) trace: TraceArgs,
-    /// Numbers of ranks, as in 1,2,4 [default: powers of two up to the number of GPUs; 1,2 on the CPU]; under
-    /// mpirun, all numbers of the series, of which the job measures its own
+    /// Numbers of ranks, as in 1,2,4 [default: powers of two up to the number of GPUs; 1,2 on the CPU]. Under
+    /// mpirun, list all numbers of the series; each job measures only its own
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = count::<usize>)]
     pub(super) ranks: Vec<usize>,
-    /// Micro-batches in a step on the largest number of ranks [default: one for each rank]. Strong scaling
-    /// keeps their number, weak scaling their number per rank
+    /// Number of micro-batches in a step on the largest number of ranks [default: one for each rank]. Strong
+    /// scaling keeps this number, weak scaling the number per rank
     #[arg(long, value_name = "M", value_parser = count::<usize>)]
     pub(super) micro_batches: Option<usize>,
-    /// Only strong scaling: the same global batch on every number of ranks
+    /// Only strong scaling: the same global batch for every number of ranks
     #[arg(long, conflicts_with = "weak")]
     pub(super) strong: bool,
     /// Only weak scaling: the same batch per rank
     #[arg(long)]
     pub(super) weak: bool,
-    /// Reduction of gradients over ranks: tree, nccl or both [default: tree; tree,nccl on GPUs]
+    /// Reductions of gradients over ranks: tree, nccl or both [default: tree; tree,nccl on GPUs]
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', value_parser = ["tree", "nccl"])]
     pub(super) reduction: Vec<String>,
-    /// Also measure the devices of the largest number of ranks alone, all at the same time: a world of one
-    /// rank on each, with as many micro-batches as a rank has in the other runs. Under mpirun, nothing else
+    /// Also measure the devices of the largest number of ranks alone, all at the same time: one single-rank
+    /// world per device, with as many micro-batches as a rank has in the other runs. Under mpirun, only this
     /// is measured
     #[arg(long)]
     pub(super) alone: bool,
-    /// Measure everything N times, in turn; the median round of a run counts
+    /// Measure everything N times, alternating; the median round of each run is used
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<usize>)]
     pub(super) rounds: usize,
-    /// Number of the first round in lines of JSON
+    /// Number of the first round, for lines of JSON
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<usize>)]
     pub(super) first_round: usize,
     /// Shard the optimizer state over the ranks
@@ -72,7 +72,7 @@ pub(crate) struct BenchScalingArgs {
     /// Print a line of JSON for each run instead of a table
     #[arg(long)]
     pub(super) json: bool,
-    /// Directory for efficiency.svg and memory.svg
+    /// Directory in which to write efficiency.svg and memory.svg
     #[arg(long, value_name = "DIR", conflicts_with = "json")]
     pub(super) plots: Option<PathBuf>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub(crate) struct BenchScalingArgs {
 }
 
 impl BenchScalingArgs {
-    /// The series to measure.
+    /// Returns the series to measure.
     pub(super) fn series(&self) -> &'static [Scaling] {
         match (self.strong, self.weak) {
             (true, _) => &[Scaling::Strong],

@@ -1,4 +1,4 @@
-//! The runs that `plimsoll bench scaling` measures.
+//! The runs measured by `plimsoll bench scaling`.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use worker::DeviceChoice;
 use super::arguments::BenchScalingArgs;
 use crate::bench_model::BenchModel;
 
-/// Keys that the suite sets.
+/// Keys that the benchmark sets itself.
 const OWN: [&str; 5] = [
     "parallel.data",
     "parallel.pipeline",
@@ -19,12 +19,12 @@ const OWN: [&str; 5] = [
     "train.micro_batch_size",
     "train.global_batch_size",
 ];
-/// Largest default number of lanes; more ranks need more lanes.
+/// Largest default number of lanes; more ranks get more lanes.
 const DEFAULT_LANES: usize = 8;
 /// Default maximum number of ranks on the CPU.
 const CPU_RANKS: usize = 2;
 
-/// The runs to measure, all checked before the first one starts.
+/// Returns the runs to measure, all validated before the first one starts.
 pub(super) fn prepare(
     args: &BenchScalingArgs,
     in_job: bool,
@@ -47,7 +47,7 @@ pub(super) fn prepare(
     let default: &[String] =
         if on_gpus { &["tree".to_owned(), "nccl".to_owned()] } else { &["tree".to_owned()] };
     let reductions = if args.reduction.is_empty() { default } else { &args.reduction };
-    let sizes = Sizes::of(args, if on_gpus { gpus.max(1) } else { CPU_RANKS })?;
+    let sizes = Sizes::from_arguments(args, if on_gpus { gpus.max(1) } else { CPU_RANKS })?;
     let kinds = args.series();
     let mut cases = Vec::new();
     for scaling in if args.alone && in_job { &[] } else { kinds } {
@@ -66,21 +66,21 @@ pub(super) fn prepare(
     Ok((cases, BenchOptions { trace, ..args.step.options(device) }))
 }
 
-/// The numbers of ranks of a suite, and the micro-batches of its steps.
+/// Numbers of ranks to measure, and micro-batches of their steps.
 struct Sizes {
     ranks: Vec<usize>,
     /// The largest of `ranks`.
     most: usize,
-    /// Micro-batches in a step on `most` ranks.
+    /// Number of micro-batches in a step on `most` ranks.
     micro_batches: usize,
 }
 
 impl Sizes {
-    /// Sizes from the arguments; by default, powers of two up to `there`.
+    /// Reads the sizes from the arguments; by default, powers of two up to `there` ranks.
     ///
     /// # Errors
-    /// Micro-batches that ranks do not divide.
-    fn of(args: &BenchScalingArgs, there: usize) -> Result<Self, CliError> {
+    /// The micro-batches cannot be divided evenly among the ranks.
+    fn from_arguments(args: &BenchScalingArgs, there: usize) -> Result<Self, CliError> {
         let powers = std::iter::successors(Some(1_usize), |ranks| ranks.checked_mul(2));
         let ranks = match args.ranks.as_slice() {
             [] => powers.take_while(|ranks| *ranks <= there).collect(),
@@ -97,7 +97,8 @@ impl Sizes {
         }
     }
 
-    /// Micro-batches in a step on `ranks` ranks, and the lanes that they need.
+    /// Returns the number of micro-batches in a step on `ranks` ranks, and the number of lanes that they
+    /// need.
     fn on(&self, ranks: usize, scaling: Scaling) -> (usize, usize) {
         match scaling {
             Scaling::Strong => (self.micro_batches, self.most),
@@ -105,7 +106,7 @@ impl Sizes {
         }
     }
 
-    /// Distinct numbers of micro-batches per rank in runs of these kinds.
+    /// Returns the distinct numbers of micro-batches per rank in runs of these kinds.
     fn of_each_rank(&self, kinds: &[Scaling]) -> Vec<usize> {
         let mut all: Vec<usize> = Vec::new();
         for scaling in kinds {
@@ -140,7 +141,7 @@ fn case(
     Ok(ScalingCase { model, scaling, config, worlds: 1 })
 }
 
-/// `worlds` worlds of one rank each, with `micro_batches` micro-batches each.
+/// Returns the case of `worlds` single-rank worlds with `micro_batches` micro-batches each.
 fn case_alone(
     args: &BenchScalingArgs,
     on_gpus: bool,
@@ -151,7 +152,7 @@ fn case_alone(
     Ok(ScalingCase { model, scaling: Scaling::Alone, config, worlds })
 }
 
-/// The model's name, and its configuration with the section text `parallel`.
+/// Returns the model's name, and its configuration with the section text `parallel` appended.
 fn configuration(
     args: &BenchScalingArgs,
     on_gpus: bool,

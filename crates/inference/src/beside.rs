@@ -1,4 +1,4 @@
-//! The files beside a model's weights: its tokenizer, its chat template, and how it generates text.
+//! Files beside a model's weights: its tokenizer, chat template and generation settings.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::trained::{Trained, files_in};
 
-/// Files beside the weights that go with a model: its tokenizer, and how it generates text.
+/// Names of the files that are copied with a model: tokenizer and generation settings.
 const BESIDE: &[&str] = &[
     "added_tokens.json",
     CHAT_TEMPLATE,
@@ -23,29 +23,28 @@ const BESIDE: &[&str] = &[
     "vocab.json",
 ];
 
-/// The files of the tokenizer, and that of settings for generating text.
+/// Names of the tokenizer's files and of the generation settings.
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const GENERATION: &str = "generation_config.json";
-/// The chat template, and the most bytes that it has.
+/// Name of the chat template, and its maximum size in bytes.
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
 const MOST_TEMPLATE: u64 = 16 << 20;
 
-/// The files of a model's tokenizer and of generating text with it.
+/// The files of a model's tokenizer and generation settings.
 pub(crate) struct Beside {
-    /// Files to copy.
+    /// Paths of files to copy.
     pub(crate) files: Vec<PathBuf>,
-    /// Names and contents of others.
+    /// Names and contents of generated files.
     pub(crate) contents: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl Beside {
-    /// Returns the files that go with a model: those of its folders, with the chat template and the tokenizer
-    /// of its run instead.
+    /// Returns the files that belong to a model: those in its folders, with the chat template and tokenizer
+    /// replaced by its run's.
     ///
-    /// # Errors
-    /// A tokenizer that is none, or a file beside it that is wrong.
-    pub(crate) fn of(trained: &Trained) -> Result<Self> {
+    /// The tokenizer is invalid, or a file beside it is.
+    pub(crate) fn from_model(trained: &Trained) -> Result<Self> {
         let config = &trained.config;
         let mut files = files_in(&trained.folders(), BESIDE);
         let mut contents = Vec::new();
@@ -61,7 +60,7 @@ impl Beside {
         let has_config = has(TOKENIZER_CONFIG);
         let has_generation = has(GENERATION);
         for (name, text) in tokenizer_files(config, has_config) {
-            // The settings of the model itself come first.
+            // The model's own settings take precedence.
             if !(name == GENERATION && has_generation) {
                 files.retain(|file| !file.ends_with(name));
                 contents.push((name, text));
@@ -70,15 +69,14 @@ impl Beside {
         Ok(Beside { files, contents })
     }
 
-    /// Returns the files without settings for generating text, which adapters take from their model.
+    /// Removes generation settings; adapters use their model's.
     pub(crate) fn without_generation(mut self) -> Self {
         self.files.retain(|file| !file.ends_with(GENERATION));
         self.contents.retain(|(name, _)| *name != GENERATION);
         self
     }
 
-    /// Returns the files with settings for generating text, which begins and ends at these tokens, if there
-    /// are none.
+    /// Adds generation settings with these start and end tokens, if there are no settings yet.
     pub(crate) fn with_text_tokens(mut self, tokens: &[(&'static str, Value)]) -> Self {
         let has_settings = self.files.iter().any(|file| file.ends_with(GENERATION))
             || self.contents.iter().any(|(name, _)| *name == GENERATION);
@@ -90,8 +88,8 @@ impl Beside {
     }
 }
 
-/// Returns the files of a run's tokenizer; none of an unknown one, and none of bytes, the default, for a
-/// model that came from a folder.
+/// Returns the files of a run's tokenizer; empty for an unknown tokenizer, and for the default byte tokenizer
+/// if the model came from a folder.
 fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, Vec<u8>)> {
     let tokenizer = &config.tokenizer;
     let beside = match tokenizer {
@@ -103,12 +101,12 @@ fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, V
     let Some(json) = tokenizer.json() else { return Vec::new() };
     let mut files = vec![(TOKENIZER, json)];
     if !has_config && !beside.iter().any(|(name, _)| *name == TOKENIZER_CONFIG) {
-        // Without it, transformers would take the class of tokenizers that usually goes with the model.
+        // Without it, transformers would use the model's usual tokenizer class.
         let mut written = serde_json::Map::new();
         written.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
         written.insert("clean_up_tokenization_spaces".to_owned(), false.into());
         let tokens = [config.text_start(tokenizer), config.text_ends(tokenizer).first().copied()];
-        // A template that names a token which no file states has written nothing there in training.
+        // A special token that no file defines was empty during training.
         let template = chat_template(config, &beside);
         let is_empty = |key: &str| template.contains(key) && tokenizer.special_tokens().text(key).is_none();
         for (key, token) in ["bos_token", "eos_token"].into_iter().zip(tokens) {
@@ -121,8 +119,8 @@ fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, V
     files
 }
 
-/// Returns the text of a run's chat template, which is a file of its own or beside its tokenizer; empty
-/// without one.
+/// Returns the text of a run's chat template, from its own file or from its tokenizer's; empty without a
+/// template.
 fn chat_template(config: &RunConfig, beside: &[(&'static str, Vec<u8>)]) -> String {
     let own = config.data.chat_template.as_ref();
     let own = own.map(|file| system::input::read_text(file, MOST_TEMPLATE).unwrap_or_default());
@@ -138,8 +136,8 @@ pub(crate) fn takes_tokens(config: &RunConfig) -> bool {
     matches!(config.model.examples(), Examples::Tokens { .. })
 }
 
-/// Returns the text of a JSON object with an indent of two.
+/// Formats a JSON object with an indent of two.
 pub(crate) fn pretty(object: &serde_json::Map<String, Value>) -> String {
-    // A map of JSON values has a text.
+    // A map of JSON values always serializes.
     serde_json::to_string_pretty(object).unwrap_or_default() + "\n"
 }

@@ -1,4 +1,4 @@
-//! Writing a trained model as a folder of Hugging Face.
+//! Exports a trained model as a Hugging Face folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,55 +19,54 @@ use crate::trained::Trained;
 use run::weights;
 use run::{Result, RunError};
 
-/// The most bytes that a configuration may have.
+/// Maximum size of a configuration in bytes.
 const MOST_CONFIG: u64 = 1 << 24;
 
-/// Names of the element type in a folder's configuration, by version of transformers.
+/// Names of the dtype key in a folder's configuration, by version of transformers.
 const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
-/// The types of written elements.
+/// Dtypes that may be written.
 const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
-/// Keys of a folder's configuration whose values a run may raise: positions and tokens.
+/// Keys of a folder's configuration that a run may increase: positions and tokens.
 const GROWING: [&str; 2] = ["max_position_embeddings", "vocab_size"];
 
-/// The most bytes of tensors in one file, the default of transformers before version 5.
+/// Default maximum bytes of tensors in one file, as in transformers before version 5.
 const MOST_SHARD: u64 = 5_000_000_000;
 
-/// Keys that affect neither weights nor outputs, and whose values a folder's configuration may differ in.
+/// Keys that affect neither weights nor outputs, so that a folder's configuration may differ in them.
 const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces", "model.hugging_face"];
 
 /// Options of an export.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
-    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters.
+    /// A run, a checkpoint, a Hugging Face folder, or a folder of adapters.
     pub model: PathBuf,
-    /// The folder of the model that adapters belong to; `None`: the one that they name.
+    /// Folder of the model to which adapters belong; `None` for the one that they name.
     pub base: Option<PathBuf>,
-    /// The step of a run's checkpoint; `None`: the newest.
+    /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
-    /// The folder to write, which must not exist.
+    /// Folder to write; it must not exist.
     pub output: PathBuf,
-    /// Whether adapters are merged into the model; otherwise they are written separately.
+    /// Whether to merge adapters into the model; otherwise they are written alone.
     pub merge: bool,
-    /// The type of the written elements; `None`: that of the folder's tensors, or of the configuration of the
-    /// folder which a run came from, or else f32.
+    /// Dtype of the written tensors. `None` uses the folder's dtype, or the one in the configuration of the
+    /// folder that a run came from, else f32.
     pub dtype: Option<DType>,
-    /// The most bytes of tensors in one file; `None`: 5 GB.
+    /// Maximum bytes of tensors in one file; `None` for 5 GB.
     pub most_bytes: Option<u64>,
 }
 
-/// Writes a model as a folder of Hugging Face, tensor by tensor. If the model came from such a folder, its
-/// configuration and tokenizer go with it.
+/// Writes a model as a Hugging Face folder, one tensor at a time. If the model came from such a folder, its
+/// configuration and tokenizer are included.
 ///
-/// # Errors
-/// No model there; a family that such folders do not have; an output that exists or cannot be written.
+/// There is no model, its family has no Hugging Face format, or the output exists or cannot be written.
 pub fn export(options: &ExportOptions) -> Result<()> {
     let ExportOptions { step, base, .. } = options;
     let location = Location { path: &options.model, step: *step, base: base.as_deref() };
     let trained = Trained::find(location, &[], Share::ALL)?;
-    let beside = Beside::of(&trained)?;
-    let stored = Stored::of(&trained);
+    let beside = Beside::from_model(&trained)?;
+    let stored = Stored::from_model(&trained);
     let Trained { config, weights, .. } = trained;
     let Some(mut model) = config.model.hugging_face() else {
         let text = format!(
@@ -128,7 +127,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     Ok(write_folder(&options.output, export, &load)?)
 }
 
-/// Reads a target, plus the term of its adapter.
+/// Reads a tensor and adds its adapter's term.
 fn load(target: Target, weights: &dyn Weights, adapters: Option<&Adapters<'_>>) -> Result<()> {
     weights.load(&mut std::iter::once(target.clone()))?;
     adapters.map_or(Ok(()), |adapters| adapters.add_to(&target, weights))
@@ -143,7 +142,7 @@ fn as_pretrained(error: RunError, path: &Path) -> PretrainedError {
     }
 }
 
-/// A whole model as a folder, with the configuration of the one that it came from and the tokenizer.
+/// Prepares the folder of a whole model, with the tokenizer and the configuration of its original folder.
 fn model_export<'a>(
     config: &RunConfig,
     mut model: HuggingFaceModel,
@@ -156,11 +155,11 @@ fn model_export<'a>(
     for (key, token) in &tokens {
         model.config.insert((*key).to_owned(), token.clone());
     }
-    let origin = Origin::of(config).map(|origin| origin.with_sizes_of(&model));
+    let origin = Origin::from_config(config).map(|origin| origin.with_sizes_of(&model));
     let Beside { files, contents } = beside.with_text_tokens(&tokens);
     let named = || origin.as_ref().and_then(Origin::dtype);
     let dtype = chosen.or(stored).or_else(named).unwrap_or(DType::F32);
-    // A folder may store another type than its configuration names; it stays so.
+    // A folder may store another dtype than its configuration names; it is kept.
     let is_as_stored = chosen.is_none() && stored.is_some();
     Export {
         kind: FolderKind::Model,
@@ -177,7 +176,7 @@ fn model_export<'a>(
     }
 }
 
-/// Returns the tokens with which texts of a model begin and end, by their keys; none of other models.
+/// Returns the tokens with which a model's texts begin and end, by key; empty for models without tokens.
 fn text_tokens(config: &RunConfig) -> Vec<(&'static str, Value)> {
     if !takes_tokens(config) {
         return Vec::new();
@@ -190,15 +189,15 @@ fn text_tokens(config: &RunConfig) -> Vec<(&'static str, Value)> {
     vec![("bos_token_id", config.text_start(&config.tokenizer).into()), ("eos_token_id", ends)]
 }
 
-/// The tensors of the folder that is exported, or that a run came from.
+/// Tensors in the exported folder, or in the folder that a run came from.
 struct Stored {
     names: BTreeSet<String>,
-    /// The one type of all tensors, if a folder is exported as it is.
+    /// Common dtype of all tensors, if a folder is exported unchanged.
     dtype: Option<DType>,
 }
 
 impl Stored {
-    fn of(trained: &Trained) -> Self {
+    fn from_model(trained: &Trained) -> Self {
         let folder = trained.folders().into_iter().find_map(|folder| Folder::open(folder).ok());
         let Some(folder) = folder else { return Stored { names: BTreeSet::new(), dtype: None } };
         let floats = folder.tensors().values().map(|tensor| tensor.dtype()).filter(|dtype| dtype.is_float());
@@ -208,24 +207,24 @@ impl Stored {
         Stored { names: folder.tensors().keys().cloned().collect(), dtype }
     }
 
-    /// Adds the tensors that the folder has a second time.
+    /// Adds tensors that the folder stores as duplicates.
     fn add_copies(&self, model: &mut HuggingFaceModel) {
-        for (name, of) in model.copies.iter().filter(|(name, _)| self.names.contains(*name)) {
-            let original = model.tensors.iter().find(|tensor| tensor.name == *of);
+        for (name, original_name) in model.copies.iter().filter(|(name, _)| self.names.contains(*name)) {
+            let original = model.tensors.iter().find(|tensor| tensor.name == *original_name);
             let copy = original.map(|original| FolderTensor { name: (*name).to_owned(), ..original.clone() });
             model.tensors.extend(copy);
         }
     }
 }
 
-/// The folder that a model came from, if it is still there and still describes the model.
+/// The folder that a model came from, if it still exists and still describes the model.
 struct Origin {
     text: String,
     config: serde_json::Map<String, Value>,
 }
 
 impl Origin {
-    fn of(config: &RunConfig) -> Option<Self> {
+    fn from_config(config: &RunConfig) -> Option<Self> {
         let folder = config.model.folder()?;
         let mut sizes = config.model.with_context(config.model.examples().units());
         if let (Examples::Tokens { vocabulary, .. }, true) =
@@ -234,8 +233,8 @@ impl Origin {
             sizes.push(format!("model.vocabulary={vocabulary}"));
         }
         let there = folder_config(folder, NO_DATA, &sizes).ok()?;
-        let values = |of: &RunConfig| {
-            let pairs = of.model.pairs().filter(|(key, _)| !OF_TRAINING.contains(&key.path));
+        let values = |config: &RunConfig| {
+            let pairs = config.model.pairs().filter(|(key, _)| !OF_TRAINING.contains(&key.path));
             pairs.map(|(_, value)| value).collect::<Vec<_>>()
         };
         if there.model.kind() != config.model.kind() || values(&there) != values(config) {
@@ -246,8 +245,8 @@ impl Origin {
         Some(Origin { text, config })
     }
 
-    /// Returns the configuration with the positions of the model if it was trained on longer sequences, and
-    /// with the tokens that were added to it.
+    /// Returns the configuration with more positions, if the model was trained on longer sequences, and with
+    /// added tokens.
     fn with_sizes_of(mut self, model: &HuggingFaceModel) -> Self {
         for key in GROWING {
             let size = |config: &serde_json::Map<String, Value>| config.get(key)?.as_u64();
@@ -266,7 +265,7 @@ impl Origin {
         FLOATS.into_iter().find(|dtype| type_name(*dtype) == name)
     }
 
-    /// The configuration, as it is where the type is the same.
+    /// Returns the configuration's text, unchanged if the dtype is the same.
     fn config_text(&self, dtype: DType) -> String {
         if self.dtype() == Some(dtype) {
             return self.text.clone();

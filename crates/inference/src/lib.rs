@@ -1,7 +1,7 @@
-//! A trained model in use: text from it, its loss and its answers, and folders for other programs.
+//! Uses a trained model: generates text, computes its loss, answers questions, and exports folders.
 //!
-//! The one idea: **a model is found once, whatever it is**. A run, a checkpoint, a folder of Hugging Face and
-//! one of adapters become the same configuration and weights, which all that uses a model takes.
+//! The one idea: **a model is found the same way, whatever it is**. A run, a checkpoint, a Hugging Face
+//! folder and a folder of adapters all become a configuration and weights, which every function here takes.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -27,5 +27,5 @@ mod trained;
 pub use evaluate::{Choices, EvaluateOptions, Evaluation, evaluate};
 pub use export::{ExportOptions, export};
 pub use sample::{
-    End, Messages, Piece, RankMemory, SampleOptions, Sampled, SampledText, Show, sample, sampler,
+    End, Messages, RankMemory, SampleOptions, Sampled, SampledText, Show, TextEvent, sample, sampler,
 };

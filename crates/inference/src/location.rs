@@ -1,4 +1,4 @@
-//! A path of a model, and the configuration that a folder at it implies.
+//! Path of a model, and the configuration implied by a folder.
 
 use std::path::{Path, PathBuf};
 
@@ -9,26 +9,26 @@ use system::quoted::shortened;
 
 use run::{Result, RunError};
 
-/// The file of a folder's tokenizer.
+/// File name of a folder's tokenizer.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
-/// The `[data]` of a model that is used without data of its own.
+/// The `[data]` section of a model that is used without data.
 pub(crate) const NO_DATA: &str = "kind = \"synthetic\"\n";
-/// The most bytes of an adapter_config.json.
+/// Maximum size of adapter_config.json in bytes.
 const MOST_CONFIG: u64 = 1 << 24;
 
-/// A path of a model, as a command names it.
+/// Path of a model, as named on the command line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Location<'a> {
     /// A run, a checkpoint, or a folder.
     pub(crate) path: &'a Path,
-    /// The step of a run's checkpoint.
+    /// Step of a run's checkpoint.
     pub(crate) step: Option<u64>,
-    /// The folder of the model that adapters belong to.
+    /// Folder of the model to which adapters belong.
     pub(crate) base: Option<&'a Path>,
 }
 
 impl Location<'_> {
-    /// Returns whether there is a folder of Hugging Face: of a model, which has no steps, or of adapters.
+    /// Returns whether the path is a Hugging Face folder, of a model (without a step) or of adapters.
     pub(crate) fn is_folder(&self) -> bool {
         self.is_model() || self.is_adapters()
     }
@@ -37,12 +37,12 @@ impl Location<'_> {
         self.path.join(CONFIG).is_file() && self.step.is_none()
     }
 
-    /// Returns whether there is a folder of adapters.
+    /// Returns whether the path is a folder of adapters.
     pub(crate) fn is_adapters(&self) -> bool {
         !self.is_model() && self.path.join(ADAPTER_CONFIG).is_file()
     }
 
-    /// Refuses the folder of a model for what is no folder of adapters.
+    /// Refuses `--base` unless the path is a folder of adapters.
     pub(crate) fn check_base(&self) -> Result<()> {
         match self.base {
             Some(base) => Err(RunError::Refused(format!(
@@ -54,10 +54,11 @@ impl Location<'_> {
         }
     }
 
-    /// The configuration that the folder implies, with the lines `data` as its `[data]` and `sets` over it.
+    /// Returns the configuration implied by the folder, with `data` as its `[data]` section and overrides
+    /// `sets`.
     ///
     /// # Errors
-    /// A model that there is no family for, adapters without their model, settings that are wrong.
+    /// There is no family for the model, the adapters' model is missing, or settings are invalid.
     pub(crate) fn config(&self, data: &str, sets: &[String]) -> Result<RunConfig> {
         if self.is_adapters() {
             return self.adapters_config(data, sets);
@@ -89,10 +90,11 @@ impl Location<'_> {
     }
 }
 
-/// The configuration that a folder implies, with the lines `data` as its `[data]` and `sets` over it.
+/// Returns the configuration implied by a model folder, with `data` as its `[data]` section and overrides
+/// `sets`.
 ///
 /// # Errors
-/// A model that there is no family for, settings that are wrong.
+/// There is no family for the model, or settings are invalid.
 pub(crate) fn folder_config(path: &Path, data: &str, sets: &[String]) -> Result<RunConfig> {
     let text = format!("[model]\nfrom = {}\n[data]\n{data}", toml_path(path)?);
     Ok(RunConfig::parse_made(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
@@ -101,22 +103,22 @@ pub(crate) fn folder_config(path: &Path, data: &str, sets: &[String]) -> Result<
 /// Returns the absolute path as a TOML string.
 ///
 /// # Errors
-/// A name that is not UTF-8, no current directory.
+/// The path is not UTF-8, or there is no current directory.
 pub(crate) fn toml_path(path: &Path) -> Result<String> {
     let unreadable = |source| RunError::unreadable(path, source);
     let absolute = std::path::absolute(path).map_err(unreadable)?;
     match absolute.to_str() {
-        // A JSON string is a TOML string.
+        // A JSON string is also a TOML string.
         Some(name) => Ok(serde_json::Value::from(name).to_string()),
         None => Err(RunError::Refused(format!("{}: its name is not UTF-8", path.display()))),
     }
 }
 
-/// Returns the folder of the model that a folder of adapters names: relative to the current directory, as
-/// PEFT takes it, or to the folder itself.
+/// Returns the model folder named by a folder of adapters: relative to the current directory, as in PEFT, or
+/// to the folder itself.
 ///
 /// # Errors
-/// Adapters that cannot be read, or whose model is not there.
+/// The adapters cannot be read, or their model does not exist.
 fn base_of(adapters: &Path) -> Result<PathBuf> {
     let path = adapters.join(ADAPTER_CONFIG);
     let refused = |reason: String| RunError::Refused(format!("{}: {reason}", path.display()));

@@ -1,4 +1,4 @@
-//! Adding the terms of low-rank adapters to their weights.
+//! Merges low-rank adapters into their weights.
 
 use checkpoint::Target;
 use device::DType;
@@ -8,24 +8,24 @@ use worker::Weights;
 
 use run::Result;
 
-/// The adapters of a model, as parts of its parameters.
+/// The adapters of a model.
 pub(crate) struct Adapters<'a> {
-    /// The model's tensors.
+    /// Tensors of the model.
     pub(crate) model: &'a HuggingFaceModel,
-    /// The matrices, under the names of modules.
+    /// The adapters' matrices, named by module.
     pub(crate) tensors: &'a [FolderTensor],
-    /// Ranks and factors.
+    /// Ranks and scales.
     pub(crate) lora: &'a Lora,
-    /// Shape of a parameter.
+    /// Returns the shape of a parameter by name.
     pub(crate) shape: &'a dyn Fn(&str) -> Option<Shape>,
 }
 
 impl Adapters<'_> {
-    /// Adds to `target`, an f32 tensor of the host that holds a tensor of the model, the term of its adapter,
-    /// if it has one: scale · B · A.
+    /// Adds scale · B · A to `target` if it has an adapter. `target` is an f32 tensor on the host that holds
+    /// a tensor of the model.
     ///
     /// # Errors
-    /// Matrices that cannot be read.
+    /// The matrices cannot be read.
     pub(crate) fn add_to(&self, target: &Target, weights: &dyn Weights) -> Result<()> {
         let is_own = |tensor: &&FolderTensor| {
             let [_, columns] = tensor.rows_and_columns();

@@ -1,4 +1,4 @@
-//! The ranks of a job that does not train.
+//! Runs the ranks of a job that does not train.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use worker::Setup;
 use run::Startup;
 use run::{Result, RunError};
 
-/// Runs `body` as every rank of a setup that is of this process, and returns the first rank's result; `None`
-/// on other processes than that of rank 0.
+/// Runs `body` for every rank of this process, and returns the result of rank 0; `None` on processes without
+/// rank 0.
 ///
 /// # Errors
-/// The first rank's that failed.
+/// The error of the first rank that failed.
 pub(crate) fn on_ranks<T: Send + 'static>(
     startup: Startup,
     setup: &Setup,

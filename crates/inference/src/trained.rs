@@ -1,4 +1,4 @@
-//! A trained model: a run, a checkpoint, a folder of Hugging Face, or one of adapters and their model's.
+//! A trained model: a run, a checkpoint, a Hugging Face folder, or adapters with their model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use run::{Result, RunError};
 /// A trained model.
 #[derive(Clone, Debug)]
 pub(crate) struct Trained {
-    /// Configuration of the run, or the one that the folder implies.
+    /// Configuration of the run, or implied by the folder.
     pub(crate) config: RunConfig,
-    /// Trained weights.
+    /// Source of the trained weights.
     pub(crate) weights: Arc<dyn Weights>,
-    /// The folder, or the directory of the run.
+    /// The folder, or the run directory.
     home: PathBuf,
     is_run: bool,
 }
 
 impl Trained {
-    /// Finds the model at a location, with `sets` over its configuration. This process verifies a `share` of
-    /// a checkpoint's files.
+    /// Finds the model at a location, with overrides `sets` of its configuration. This process verifies a
+    /// `share` of a checkpoint's files.
     ///
     /// # Errors
-    /// No run, checkpoint or folder there; one that is damaged or of another model; settings that are wrong.
+    /// There is no run, checkpoint or folder, it is damaged or of another model, or settings are invalid.
     pub(crate) fn find(location: Location<'_>, sets: &[String], share: Share) -> Result<Self> {
         if location.is_folder() {
             return Self::of_folder(location, NO_DATA, sets);
@@ -54,8 +54,7 @@ impl Trained {
         Ok(Trained { config, weights, home, is_run: true })
     }
 
-    /// Reads the folder at `location`, with the lines `data` as its `[data]` and `sets` over its
-    /// configuration.
+    /// Reads the folder at `location`, with `data` as its `[data]` section and overrides `sets`.
     pub(crate) fn of_folder(location: Location<'_>, data: &str, sets: &[String]) -> Result<Self> {
         let path = location.path;
         let config = location.config(data, sets)?;
@@ -71,24 +70,24 @@ impl Trained {
         Ok(Trained { config, weights, home: path.to_owned(), is_run: false })
     }
 
-    /// Returns whether the model is a run or a checkpoint of one.
+    /// Returns whether the model is a run or a run's checkpoint.
     pub(crate) fn is_run(&self) -> bool {
         self.is_run
     }
 
-    /// The model's folders, in which its files are looked for in this order: that of its adapters, and its
-    /// own or original one, which may no longer exist.
+    /// Returns the folders in which the model's files are searched, in order: its adapters' folder, then its
+    /// own or original folder, which may no longer exist.
     pub(crate) fn folders(&self) -> Vec<&Path> {
         let own = Some(self.home.as_path()).filter(|_| !self.is_run);
         let original = self.config.model.folder().filter(|_| self.is_run || self.config.lora.from.is_some());
         own.into_iter().chain(original).collect()
     }
 
-    /// Returns the tokenizer of the model's texts: the run's or that of `--set`, or else that of the model's
-    /// folders.
+    /// Returns the tokenizer for the model's texts: the run's or the one set by `--set`, else the one in the
+    /// model's folders.
     ///
     /// # Errors
-    /// A tokenizer that is missing or cannot be read.
+    /// The tokenizer is missing or cannot be read.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
         let is_named = self.is_run || self.config.origins.find(Data::tokenizer).is_override();
         let configured = Some(&self.config.tokenizer).filter(|own| is_named && **own != Tokenizer::None);
@@ -111,11 +110,11 @@ impl Trained {
         Ok(tokenizer)
     }
 
-    /// Returns the chat template, which may name the special tokens of `tokenizer`: that of the run, or that
-    /// of its model's folder.
+    /// Returns the chat template of the run, else of the model's folder. It may refer to special tokens of
+    /// `tokenizer`.
     ///
     /// # Errors
-    /// A template that is missing or cannot be read.
+    /// The template is missing or cannot be read.
     pub(crate) fn chat_template(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
         let others = self.folders().into_iter().filter(|folder| *folder != self.home);
         let folders: Vec<&Path> = std::iter::once(self.home.as_path()).chain(others).collect();
@@ -123,19 +122,19 @@ impl Trained {
     }
 }
 
-/// Returns the files of these names, each from the first of the folders that has it.
+/// Returns the paths of files with these names, each in the first folder that has it.
 pub(crate) fn files_in(folders: &[&Path], names: &[&str]) -> Vec<PathBuf> {
-    // A folder or a link to nowhere of such a name is refused where it is read.
+    // A directory or dangling link with such a name is refused when read.
     let exists = |path: &PathBuf| path.symlink_metadata().is_ok();
     let first = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(exists);
     names.iter().filter_map(first).collect()
 }
 
-/// Returns `sets` with as many lanes as the data-parallel ranks that they name, if the run had fewer: using a
-/// model sums no gradients.
+/// Returns `sets` with the number of lanes raised to the data-parallel ranks that they set, if the run has
+/// fewer lanes. Lanes do not matter here, because no gradients are summed.
 ///
 /// # Errors
-/// No run; a configuration that is wrong.
+/// There is no run, or its configuration is invalid.
 fn with_lanes(run_dir: &Path, sets: &[String]) -> Result<Vec<String>> {
     let named = |key: &str| {
         let pairs = sets.iter().rev().filter_map(|set| set.split_once('='));

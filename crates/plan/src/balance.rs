@@ -1,5 +1,5 @@
-//! The distribution of lanes over data-parallel ranks: idle time and traffic of runs that are uneven, or no
-//! subtrees.
+//! How lanes are distributed over data-parallel ranks: the idle time and extra traffic of uneven
+//! distributions.
 
 use std::fmt;
 
@@ -11,34 +11,36 @@ use worker::Setup;
 use crate::error::Result;
 use crate::plan::lanes;
 
-/// The lanes of data-parallel ranks that do not run equally many, or whose sums are several parts of the
-/// tree.
+/// An uneven distribution of lanes over data-parallel ranks: ranks run different numbers of lanes, or a
+/// rank's lanes are several subtrees of the reduction tree.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Balance {
-    /// Data-parallel ranks.
+    /// Number of data-parallel ranks.
     #[serde(skip)]
     pub ranks: usize,
-    /// Lanes of all ranks.
+    /// Number of lanes in a step, over all ranks.
     #[serde(skip)]
     pub lanes: usize,
-    /// Lanes of the first rank, which has most.
+    /// Number of lanes of the first rank, which has the most.
     pub most_lanes: usize,
-    /// Lanes of the last rank, which has fewest.
+    /// Number of lanes of the last rank, which has the fewest.
     pub fewest_lanes: usize,
-    /// Micro-batches of a lane.
+    /// Number of micro-batches of a lane.
     pub micro_batches_per_lane: usize,
-    /// The share of the passes' time in which a rank, on average, waits for those that run more lanes, or
-    /// repeats a lane of another one, from 0 to 1.
+    /// Fraction of the passes' time, from 0 to 1, in which the mean rank waits for ranks with more lanes or
+    /// repeats another rank's lane.
     pub idle: f64,
-    /// Whether ranks that share weights or gradients repeat a lane instead of a missing one.
+    /// Whether a rank with fewer lanes repeats a lane instead of waiting, because it shares weights or
+    /// gradients.
     pub repeats_lanes: bool,
-    /// Parts of the tree that all ranks sum together.
+    /// Number of subtree sums that all ranks add together.
     pub parts: usize,
 }
 
 impl Balance {
-    /// Returns the distribution; `None` if all ranks run equally many lanes and have one part each.
-    pub(crate) fn of(setup: &Setup) -> Result<Option<Self>> {
+    /// Returns the distribution; `None` if all ranks run equally many lanes and each rank's lanes are one
+    /// subtree.
+    pub(crate) fn from_setup(setup: &Setup) -> Result<Option<Self>> {
         let runs = setup.config.training_assignment();
         let ranks = runs.replicas();
         let tree = match setup.config.parallel.shards_gradients() {
@@ -58,7 +60,7 @@ impl Balance {
         Ok(Some(balance).filter(|balance| balance.most_lanes > balance.fewest_lanes || balance.parts > ranks))
     }
 
-    /// The fewest ranks whose passes take as long.
+    /// Returns the smallest number of ranks that would be as fast.
     fn as_fast(&self) -> usize {
         self.lanes.div_ceil(self.most_lanes)
     }

@@ -1,4 +1,4 @@
-//! Communication by axis of the grid: the bytes that a step sends, and for how long compute waits for them.
+//! Communication by axis of the grid: the bytes sent in a step, and how long compute waits for them.
 
 use collective::Axis;
 use serde::Serialize;
@@ -7,23 +7,23 @@ use worker::Setup;
 use crate::roles::Plans;
 use crate::step_time::StepTime;
 
-/// The communication of a step along an axis with several ranks.
+/// Communication of one step along one axis that has several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AxisCommunication {
     /// Name of the axis.
     pub axis: &'static str,
     /// Number of ranks along it.
     pub ranks: usize,
-    /// Bytes sent by the rank that sends most.
+    /// Bytes sent in a step by the rank that sends the most.
     pub step_bytes_sent: u64,
-    /// Predicted seconds for which compute waits; `None` without a predicted step.
+    /// Predicted seconds per step in which compute waits; `None` without a predicted step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposed_seconds: Option<f64>,
 }
 
 impl AxisCommunication {
-    /// Returns the communication along each axis with several ranks. `time`: the predicted step.
-    pub(crate) fn of(setup: &Setup, plans: &Plans, time: Option<&StepTime>) -> Vec<Self> {
+    /// Returns the communication along each axis with several ranks. `time` is the predicted step.
+    pub(crate) fn from_plans(setup: &Setup, plans: &Plans, time: Option<&StepTime>) -> Vec<Self> {
         let grid = setup.config.parallel.grid();
         let most =
             |axis: Axis| plans.roles().iter().map(|plan| plan.step_traffic.along(axis).bytes_sent).max();
@@ -34,7 +34,7 @@ impl AxisCommunication {
             exposed_seconds: time.map(|time| match axis {
                 Axis::Data => time.parts.reduction_seconds,
                 Axis::Tensor => time.parts.layers_seconds,
-                // Ranks that share sequences reduce gradients too, together with those along the data axis.
+                // Context-parallel ranks also reduce gradients, together with the data-parallel ranks.
                 Axis::Context if grid.size(Axis::Data) == 1 => {
                     time.parts.sequences_seconds + time.parts.reduction_seconds
                 }

@@ -1,8 +1,8 @@
-//! Seconds of single calls on a device: a model of each kind of call, corrected by measured calls.
+//! Predicted seconds of single calls on a device: a model for each kind of call, corrected by measurements.
 //!
-//! The model gives how times vary with size: waves of tiles of a matmul, bytes at the memory's rate, FLOPs at
-//! the rate of matmuls. Where the description has samples of a kind of call, their ratios to the model
-//! correct it, so a call that was measured takes its measured time. Other kinds take typical ratios.
+//! The model gives how times vary with size: matmuls take waves of tiles, kernels the time of their bytes and
+//! FLOPs. Where the description has samples of a kind of call, their ratios to the model correct it, so a
+//! measured call takes its measured time. Other kinds take typical ratios.
 
 mod links;
 mod matmul;
@@ -18,19 +18,19 @@ use crate::imitated::PlanDevice;
 use crate::rates::DeviceRates;
 use crate::samples::{CallSize, Samples};
 
-/// Seconds of calls on a device.
+/// Predicts the seconds of calls on one device.
 pub(crate) struct CallTimes {
     pub(super) rates: DeviceRates,
     pub(super) samples: Samples,
     pub(super) gpus_per_host: usize,
-    /// Ranks that share the GPU.
+    /// Number of ranks that share the GPU.
     sharing: f64,
     multiprocessors: f64,
     tf32: bool,
 }
 
-/// Ratios of the times of kinds of kernels to the model, by the beginning of a kind, where nothing was
-/// measured: about those of GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
+/// Typical ratio of measured to modelled time, by prefix of the kernel's kind, for kernels without samples.
+/// Taken from GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
 const TYPICAL: [(&str, f64); 13] = [
     ("attention.statistics", 1.25),
     ("attention_f32.delta", 1.25),
@@ -46,24 +46,25 @@ const TYPICAL: [(&str, f64); 13] = [
     ("layer_norm", 1.15),
     ("", 1.06),
 ];
-/// The ratio of the time of a matmul in a step to the model: a GPU at its power limit is slower than for the
-/// few matmuls that give its rate.
+/// Typical ratio of a matmul's time to the model within a step. A GPU at its power limit is slower than
+/// during the few matmuls from which its rate was measured.
 const TYPICAL_MATMUL: f64 = 1.17;
-/// The ratio of a convolution's.
+/// Typical ratio of a convolution's time to the model.
 const TYPICAL_CONVOLUTION: f64 = 1.6;
-/// Multiples of its share of the memory's rate that one multiprocessor reaches alone.
+/// One multiprocessor alone reaches this multiple of its share of the memory's rate.
 const ALONE: f64 = 2.0;
 
-/// Speed of compute beside sums over ranks and the exchange of their parts, whose kernels hold
+/// Speed of compute, as a fraction of its full rate, while gradients are summed over ranks. The sums occupy
 /// multiprocessors for which the last blocks of matmuls wait (`benches/notes/several_gpus.md`).
 const SPEED_BESIDE_SUMS: f64 = 0.25;
-/// Speed of compute beside values that ranks gather, mostly weights (`benches/notes/predictions.md`).
+/// Speed of compute, as a fraction of its full rate, during all-gathers, mostly of weights
+/// (`benches/notes/predictions.md`).
 const SPEED_BESIDE_GATHERS: f64 = 0.5;
 
-/// Least part of a call's time that is left of it in a CUDA graph.
+/// Smallest fraction of a call's time that remains in a CUDA graph.
 const LEAST_OF_GRAPH: f64 = 0.25;
 
-/// Returns the launches for which a log's calls occupy the host as long.
+/// Returns the host time of a log's calls, in units of one kernel launch.
 #[must_use]
 pub fn host_launches(log: &CallLog) -> f64 {
     let mut launches = 0.0;
@@ -71,8 +72,8 @@ pub fn host_launches(log: &CallLog) -> f64 {
     launches
 }
 
-/// Returns the launches for which a log's calls occupy the host as long when the step is replayed as CUDA
-/// graphs, and the number of graphs.
+/// Returns the host time of a step replayed as CUDA graphs, in units of one kernel launch, and the number of
+/// graphs.
 #[must_use]
 pub fn replayed_launches(log: &CallLog) -> (f64, f64) {
     let (mut launches, mut graphs) = (0.0, 0.0);
@@ -83,7 +84,7 @@ pub fn replayed_launches(log: &CallLog) -> (f64, f64) {
     (launches, graphs)
 }
 
-/// Returns whether a replayed step makes a call itself, between its graphs.
+/// Returns whether a replayed step makes this call itself, outside its graphs.
 fn is_made_again(call: &LoggedCall) -> bool {
     match call {
         LoggedCall::Copy { kind: CopyKind::FromHost | CopyKind::ToHostLater, .. } => true,
@@ -94,21 +95,21 @@ fn is_made_again(call: &LoggedCall) -> bool {
     }
 }
 
-/// Returns whether a replayed step launches a graph before a call.
+/// Returns whether a replayed step launches a graph before this call.
 fn begins_graph(call: &LoggedCall) -> bool {
     matches!(call, LoggedCall::Section(_) | LoggedCall::Communication(_))
 }
 
-/// Returns the kind of the samples that have the seconds of the host for a convolution of a type.
+/// Returns the name under which samples of a convolution's host time are stored.
 #[must_use]
 pub fn host_convolution(dtype: DType) -> String {
     format!("host convolution {dtype}")
 }
 
-/// Launches for which a call occupies the host as long, bytes aside.
+/// Returns the host time of a call in units of one kernel launch, without the time for copied bytes.
 fn launches_of(call: &LoggedCall) -> f64 {
     match call {
-        // The library checks more than the driver.
+        // The library checks more than the driver does.
         LoggedCall::Matmul { .. } => 1.5,
         LoggedCall::Record(_) | LoggedCall::Wait { .. } => 0.25,
         LoggedCall::HostWait(_) | LoggedCall::Synchronize | LoggedCall::Section(_) => 0.0,
@@ -117,11 +118,11 @@ fn launches_of(call: &LoggedCall) -> f64 {
 }
 
 impl CallTimes {
-    /// Returns the times of a device with `rates`, for ranks of which `sharing` share a GPU.
+    /// Creates the model of a device with `rates`, for `sharing` ranks on each GPU.
     pub(crate) fn new(device: &PlanDevice, rates: DeviceRates, tf32: bool, sharing: usize) -> Self {
         CallTimes {
             rates,
-            samples: Samples::of(&device.times),
+            samples: Samples::from_measured(&device.times),
             gpus_per_host: device.gpus_per_host(),
             sharing: sharing.max(1) as f64,
             multiprocessors: f64::from(device.multiprocessors.max(1)),
@@ -129,34 +130,35 @@ impl CallTimes {
         }
     }
 
-    /// Returns the seconds of each matmul of a log: layers repeat theirs.
+    /// Returns the seconds of each distinct matmul in a log. Layers repeat matmuls, so this avoids
+    /// recomputing them.
     pub(crate) fn matmuls(&self, log: &CallLog) -> BTreeMap<MatmulKey, f64> {
         let mut matmuls = BTreeMap::new();
         for call in &log.calls {
             if let LoggedCall::Matmul { key, .. } = call {
-                matmuls.entry(*key).or_insert_with(|| self.of(call));
+                matmuls.entry(*key).or_insert_with(|| self.call_seconds(call));
             }
         }
         matmuls
     }
 
-    /// Returns the seconds of a call on the device, if it is a matmul those of `matmuls`.
+    /// Returns a call's seconds on the device. `matmuls` has the result of [`CallTimes::matmuls`].
     pub(crate) fn device(&self, call: &LoggedCall, matmuls: &BTreeMap<MatmulKey, f64>) -> f64 {
         let known = match call {
             LoggedCall::Matmul { key, .. } => matmuls.get(key).copied(),
             _ => None,
         };
-        known.unwrap_or_else(|| self.of(call))
+        known.unwrap_or_else(|| self.call_seconds(call))
     }
 
-    /// Returns whether calls of a call's kind were measured.
+    /// Returns whether the description has measurements of this kind of call.
     pub(crate) fn is_measured(&self, call: &LoggedCall) -> bool {
-        let size = || CallSize::of(call, self.gpus_per_host, self.tf32);
+        let size = || CallSize::from_call(call, self.gpus_per_host, self.tf32);
         !self.samples.is_empty() && size().is_some_and(|size| self.samples.has(&size))
     }
 
-    /// Returns the part of its speed that compute has while a call runs, which calls between ranks of a host
-    /// lower; networks are slow.
+    /// Returns the speed of compute, as a fraction of its full rate, while `call` runs. Only communication
+    /// within a host slows compute; networks are too slow to matter.
     pub(crate) fn compute_speed(&self, call: &LoggedCall) -> f64 {
         let LoggedCall::Communication(call) = call else { return 1.0 };
         let reduces = matches!(call.stream, StreamKind::Reduce | StreamKind::Exchange);
@@ -170,14 +172,14 @@ impl CallTimes {
         }
     }
 
-    /// Seconds of a call on the device in a step that is replayed as CUDA graphs.
+    /// Returns a call's seconds on the device in a step replayed as CUDA graphs.
     pub(crate) fn replaying_device(&self, call: &LoggedCall, matmuls: &BTreeMap<MatmulKey, f64>) -> f64 {
         let seconds = self.device(call, matmuls);
         let gain = if is_made_again(call) { 0.0 } else { self.rates.graph_gain_seconds.unwrap_or(0.0) };
         (seconds - gain).max(LEAST_OF_GRAPH * seconds)
     }
 
-    /// Seconds for which a call occupies the host.
+    /// Returns the seconds for which a call occupies the host.
     pub(crate) fn host(&self, call: &LoggedCall) -> f64 {
         let copied = match call {
             LoggedCall::Copy { kind: CopyKind::FromHost, bytes, .. } => {
@@ -189,19 +191,19 @@ impl CallTimes {
             LoggedCall::Convolution { dtype, .. } => self.samples.first(&host_convolution(*dtype)),
             _ => None,
         };
-        // The driver makes the launches of ranks that share a GPU's context one after the other.
+        // Ranks that share a GPU's context launch one after another.
         self.sharing * launch.unwrap_or(self.rates.launch() * launches_of(call)) + copied
     }
 
-    /// Seconds for which a call of a step that is replayed as CUDA graphs occupies the host.
+    /// Returns the seconds for which a call occupies the host in a step replayed as CUDA graphs.
     pub(crate) fn replaying_host(&self, call: &LoggedCall) -> f64 {
         let own = if is_made_again(call) { self.host(call) } else { 0.0 };
         own + if begins_graph(call) { self.rates.graph() } else { 0.0 }
     }
 
-    /// Seconds of a call on the device.
-    fn of(&self, call: &LoggedCall) -> f64 {
-        let Some(size) = CallSize::of(call, self.gpus_per_host, self.tf32) else { return 0.0 };
+    /// Returns a call's seconds on the device.
+    fn call_seconds(&self, call: &LoggedCall) -> f64 {
+        let Some(size) = CallSize::from_call(call, self.gpus_per_host, self.tf32) else { return 0.0 };
         if let LoggedCall::Communication(call) = call {
             return self.corrected(&size, 1.0, |size| self.communication(call, size));
         }
@@ -218,7 +220,7 @@ impl CallTimes {
                 };
                 let typical = TYPICAL.iter().find(|(kind, _)| size.kind.starts_with(kind));
                 let ratio = typical.map_or(1.0, |(_, ratio)| *ratio);
-                // Blocks of attention read their operands from the caches.
+                // Blocks of attention read their operands from caches.
                 let is_attention = family.starts_with("attention") && kernel.work.flops > 0;
                 let cached = |[blocks, _, flops]: [f64; 3]| [blocks, 0.0, flops];
                 self.corrected(&size, ratio, |size| {
@@ -232,7 +234,7 @@ impl CallTimes {
                     memory_bytes: self.rates.memory_bytes,
                     kernel_seconds: self.rates.kernel(),
                 };
-                // Operands and results beyond the three arrays, as GELU's input.
+                // Operands and results beyond the three matrices, such as GELU's input.
                 let [m, n, k] = key.sizes.map(|size| size as f64);
                 let [a, b, out] = key.types.map(|dtype| dtype.bytes() as f64);
                 let arrays = a * m * k + b * k * n + out * m * n;
@@ -261,14 +263,15 @@ impl CallTimes {
         seconds * self.sharing
     }
 
-    /// The model's seconds, times the ratio of measured calls of the kind, or else `typical`.
+    /// Returns the model's seconds times the measured ratio of this kind of call, or `typical` without
+    /// samples.
     fn corrected(&self, size: &CallSize, typical: f64, model: impl Fn([f64; 3]) -> f64) -> f64 {
         model(size.size) * self.samples.ratio(size, &model).unwrap_or(typical)
     }
 
-    /// Seconds of a kernel of so many blocks, bytes and FLOPs.
+    /// Returns the seconds of a kernel with this many blocks, bytes and FLOPs.
     fn kernel(&self, [blocks, bytes, flops]: [f64; 3], flops_rate: f64) -> f64 {
-        // A few blocks reach a part of the device's rates.
+        // A few blocks reach only a fraction of the device's rates.
         let part = (ALONE * blocks / self.multiprocessors).clamp(f64::EPSILON, 1.0);
         self.rates.kernel() + (bytes / self.rates.memory_bytes).max(flops / flops_rate) / part
     }
@@ -282,7 +285,7 @@ impl CallTimes {
         }
     }
 
-    /// Seconds of a message or a collective of another size.
+    /// Returns the seconds of a message or collective whose operands have this size.
     fn communication(&self, call: &LoggedCommunication, size: [f64; 3]) -> f64 {
         if self.sharing > 1.0 {
             // Ranks on one GPU copy within its memory.

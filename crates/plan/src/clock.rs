@@ -1,9 +1,9 @@
-//! The clock: when each call of a step's logs begins and ends, on the host and on the streams of each rank.
+//! The clock: a simulation of when each call of a step begins and ends, on each rank's host and streams.
 //!
-//! A host makes one call after the other; a call begins on its stream when the host has made it, the calls
-//! before it on the stream have ended, and the events for which the stream waits are over. Messages and
-//! collectives begin when all ranks that take part have come to them. Nothing else is simulated: order and
-//! waits are those that the worker enqueued.
+//! A host makes one call after another. A call begins on its stream once the host has made it, earlier calls
+//! on the stream have ended, and the events that the stream waits for have occurred. Messages and collectives
+//! begin when all participating ranks have reached them. Nothing else is simulated: order and waits are
+//! exactly as the worker enqueued them.
 
 mod meetings;
 mod streams;
@@ -18,13 +18,15 @@ use streams::Streams;
 use crate::samples::CallSize;
 pub(crate) use streams::{ClockParts, Idle};
 
-/// Steps that are simulated. The last one counts: by then the next step's calls overlap with the end of each.
+/// Number of simulated steps. Only the last is measured: by then every step overlaps with the next one's
+/// calls.
 const STEPS: usize = 3;
-/// Steps by which the host may be ahead of the device: it reads a step's loss after the next one.
+/// Number of steps by which the host may be ahead of the device; it reads a step's loss after enqueuing the
+/// next step.
 const AHEAD: usize = 2;
-/// Most calls of all ranks in a step, if they are several.
+/// Maximum number of calls in a step, over all ranks, if several ranks are simulated.
 const MOST_CALLS: usize = 1 << 21;
-/// Part of a repetition's time by which another may differ that takes as long.
+/// Relative difference below which two repetitions take the same time.
 const SAME: f64 = 1e-6;
 
 pub(crate) struct RankCalls {
@@ -32,7 +34,7 @@ pub(crate) struct RankCalls {
     rank: usize,
     calls: Vec<TimedCall>,
     stretches: Vec<Stretch>,
-    /// The ranks that share this one's sequences; empty if none do.
+    /// The context-parallel ranks of this rank's group, including itself; empty without context parallelism.
     sequences: Vec<usize>,
 }
 
@@ -41,13 +43,13 @@ pub(crate) struct CallTime {
     pub(crate) device: f64,
     /// Seconds on the host.
     pub(crate) host: f64,
-    /// Whether calls of its kind were measured.
+    /// Whether calls of this kind were measured.
     pub(crate) is_measured: bool,
-    /// The part of its speed that compute has meanwhile.
+    /// Speed of compute during the call, as a fraction of its full rate.
     pub(crate) compute_speed: f64,
 }
 
-/// A call with its times. Large pipelines have millions.
+/// A call with its times. Large pipelines have millions of calls, so this is small.
 struct TimedCall {
     /// Seconds on the device.
     seconds: f64,
@@ -59,7 +61,7 @@ struct TimedCall {
     compute_speed: f64,
 }
 
-/// The effect of a call on host and streams.
+/// A call's effect on the host and on streams.
 enum Effect {
     Run(StreamKind),
     /// A copy or a zero-fill.
@@ -86,7 +88,7 @@ impl RankCalls {
             let time = times(&call);
             let family = CallSize::family(&call);
             let CallTime { device: seconds, host, is_measured, compute_speed } = time;
-            TimedCall { seconds, host, effect: Effect::of(call), family, is_measured, compute_speed }
+            TimedCall { seconds, host, effect: Effect::from_call(call), family, is_measured, compute_speed }
         };
         RankCalls {
             rank,
@@ -96,19 +98,19 @@ impl RankCalls {
         }
     }
 
-    /// Returns the calls of a rank that shares its sequences with `ranks`.
+    /// Sets the context-parallel ranks of this rank's group.
     pub(crate) fn with_sequences(self, ranks: Vec<usize>) -> Self {
         RankCalls { sequences: if ranks.len() > 1 { ranks } else { Vec::new() }, ..self }
     }
 
-    /// Returns the reason of waits for an exchange with ranks that share sequences; `None` for others.
+    /// Returns [`Idle::Sequences`] for an exchange among context-parallel ranks, else `None`.
     fn reason_of(&self, communication: &LoggedCommunication) -> Option<Idle> {
         let is_exchange = communication.stream == StreamKind::Exchange;
         let shares = |rank: &usize| self.sequences.contains(rank);
         (is_exchange && communication.ranks.iter().all(shares)).then_some(Idle::Sequences)
     }
 
-    /// Returns the families of calls with their numbers and seconds on the device, the longest first.
+    /// Returns the number and device seconds of calls by family, the longest first.
     pub(crate) fn families(&self) -> Vec<(&'static str, u64, f64)> {
         let mut totals = BTreeMap::new();
         for Stretch { calls, times } in &self.stretches {
@@ -126,7 +128,7 @@ impl RankCalls {
         totals
     }
 
-    /// Share of the seconds on the device in kinds of calls that were measured.
+    /// Returns the fraction of device seconds in measured kinds of calls.
     pub(crate) fn measured_share(&self) -> f64 {
         let (mut measured, mut all) = (0.0, 0.0);
         for Stretch { calls, times } in &self.stretches {
@@ -139,7 +141,7 @@ impl RankCalls {
         if all > 0.0 { measured / all } else { 0.0 }
     }
 
-    /// Number of calls, repetitions included.
+    /// Returns the number of calls, including repetitions.
     fn count(&self) -> usize {
         let count = |Stretch { calls, times }: &Stretch| calls.len().saturating_mul(*times);
         self.stretches.iter().map(count).fold(0, usize::saturating_add)
@@ -147,7 +149,7 @@ impl RankCalls {
 }
 
 impl Effect {
-    fn of(call: LoggedCall) -> Self {
+    fn from_call(call: LoggedCall) -> Self {
         match call {
             LoggedCall::Kernel(kernel) => Effect::Run(kernel.stream),
             LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => Effect::Run(StreamKind::Compute),
@@ -162,14 +164,14 @@ impl Effect {
     }
 }
 
-/// Calls of a log that are made a number of times in succession.
+/// A range of a log's calls that is repeated a number of times.
 #[derive(Clone, Debug)]
 struct Stretch {
     calls: Range<usize>,
     times: usize,
 }
 
-/// Returns the stretches of a log in order.
+/// Divides a log into ranges of calls, in order.
 fn stretches(log: &CallLog) -> Vec<Stretch> {
     let mut stretches = Vec::new();
     let mut next = 0;
@@ -184,32 +186,33 @@ fn stretches(log: &CallLog) -> Vec<Stretch> {
 
 struct Rank<'a> {
     calls: &'a RankCalls,
-    /// Indices of the stretch, of its repetition and of the next call.
+    /// Index of the current range of repeated calls.
     stretch: usize,
     repetition: usize,
     next: usize,
     step: usize,
     is_alone: bool,
-    /// The state after the last repetitions of the present stretch.
+    /// States after the last two repetitions of the current range.
     periods: [Option<Period>; 2],
     host: f64,
     streams: Streams,
-    /// The end of the last compute of each step.
+    /// End of the last compute of each step, in seconds.
     ends: Vec<f64>,
     meetings: Meetings,
-    /// Meetings to which the rank has come for the next call.
+    /// Messages and collectives at which the rank waits for its next call.
     awaited: Option<Vec<Meeting>>,
 }
 
-/// The state of a rank after a repetition.
+/// A rank's state after one repetition of a range of calls.
 struct Period {
     host: f64,
     compute: f64,
     parts: ClockParts,
 }
 
-/// Simulates steps of ranks that communicate with each other and with ranks that are as fast. Returns the
-/// parts of the last step of each; `None` if several ranks make so many calls that it would take long.
+/// Simulates steps of ranks that communicate with each other; ranks that are not simulated are assumed to be
+/// as fast. Returns the breakdown of each rank's last step; `None` if several ranks make too many calls to
+/// simulate.
 pub(crate) fn simulate(ranks: &[RankCalls]) -> Option<Vec<ClockParts>> {
     let calls = ranks.iter().map(RankCalls::count).fold(0, usize::saturating_add);
     if ranks.len() > 1 && calls > MOST_CALLS {
@@ -227,7 +230,7 @@ pub(crate) fn simulate(ranks: &[RankCalls]) -> Option<Vec<ClockParts>> {
             break;
         }
         if !moved {
-            // Calls that no logged rank answers, as those of a step that ends in another rank's next one.
+            // The call waits for a rank that is not simulated or that only answers in its next step.
             let stuck = simulated.iter_mut().find(|rank| !rank.is_done());
             if !stuck.is_some_and(|rank| rank.advance(&mut arrivals, true)) {
                 break;
@@ -259,8 +262,8 @@ impl<'a> Rank<'a> {
         self.step == STEPS
     }
 
-    /// Makes calls until one awaits other ranks. Returns whether any was made. `forced`: makes the next one
-    /// without those that have not come.
+    /// Makes calls until one waits for other ranks. Returns whether it made any. `forced` makes the next call
+    /// without waiting for ranks that have not arrived.
     fn advance(&mut self, arrivals: &mut meetings::Arrivals, mut forced: bool) -> bool {
         let mut moved = false;
         while !self.is_done() {
@@ -288,7 +291,8 @@ impl<'a> Rank<'a> {
         moved
     }
 
-    /// Continues as if all further repetitions but one had been made, if the last two took as long.
+    /// Skips all but one of the remaining repetitions if the last two took equally long, extrapolating their
+    /// times.
     fn skip_periods(&mut self) {
         if !self.is_alone {
             return;
@@ -320,7 +324,7 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// Makes a call. Returns false if it awaits other ranks.
+    /// Makes a call. Returns false if it waits for other ranks.
     fn make(&mut self, index: usize, arrivals: &mut meetings::Arrivals, forced: bool) -> bool {
         let calls = self.calls;
         let call @ TimedCall { host, effect, .. } = &calls.calls[index];
@@ -329,18 +333,19 @@ impl<'a> Rank<'a> {
             let ready = self.streams.ready(stream).max(self.host + host);
             let meetings = &mut self.meetings;
             let awaited = self.awaited.get_or_insert_with(|| {
-                let awaited = meetings.of(communication);
+                let awaited = meetings.next_meetings(communication);
                 awaited.iter().for_each(|meeting| arrivals.come(meeting, ready));
                 awaited
             });
-            let begin =
-                awaited.iter().try_fold(ready, |begin, meeting| Some(begin.max(arrivals.of(meeting)?)));
+            let begin = awaited
+                .iter()
+                .try_fold(ready, |begin, meeting| Some(begin.max(arrivals.last_arrival(meeting)?)));
             let Some(begin) = begin.or_else(|| forced.then_some(ready)) else { return false };
             self.awaited = None;
             self.host += host;
             let reason = self.calls.reason_of(communication);
             self.streams.set_reason(stream, reason);
-            self.streams.wait_until(stream, begin, reason.unwrap_or_else(|| Idle::of(stream)));
+            self.streams.wait_until(stream, begin, reason.unwrap_or_else(|| Idle::from_stream(stream)));
             self.run(stream, call);
             return true;
         }

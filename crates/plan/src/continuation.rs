@@ -1,7 +1,7 @@
-//! The grid with which a run goes on when it has fewer ranks than it was configured for, or more again.
+//! The grid with which a run continues when it has fewer ranks than configured, or more again.
 //!
-//! Only settings that leave the bits as they are may differ: the number of data-parallel ranks, and where
-//! the run does not fit otherwise, the ZeRO stage and recomputation.
+//! Only settings that leave the bits unchanged may differ: the number of data-parallel ranks and, if the run
+//! does not fit otherwise, the ZeRO stage and recomputation.
 
 use config::{Parallel, RunConfig};
 use telemetry::units::counted;
@@ -19,39 +19,37 @@ use crate::roles::plan_all;
 use crate::screening::{Screen, TimedLayers};
 use crate::target::PlanOptions;
 
-/// Most grids of equal settings that are planned before others are tried.
+/// Maximum number of grids planned with the same memory settings before the next settings are tried.
 const MOST_PLANNED: usize = 4;
 /// The highest ZeRO stage.
 const HIGHEST_STAGE: u32 = 3;
 
-/// A grid for the ranks that are left.
+/// A grid for the remaining ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Continuation {
-    /// Keys that give the configuration this grid, each as `section.key=value`; none if it is the configured
-    /// one.
+    /// Keys that configure this grid, each as `section.key=value`; empty for the configured grid.
     pub sets: Vec<String>,
     /// Number of ranks.
     pub ranks: usize,
 }
 
-/// A grid that the configuration accepts, and the seconds of a step by the screening.
+/// A grid that the configuration accepts, and its estimated seconds per step.
 struct Candidate {
     grid: Continuation,
     config: RunConfig,
     seconds: f64,
 }
 
-/// Returns the configured grid if there are enough ranks for it, or else the fastest of at most `most_ranks`
-/// that fits: with the other settings as configured, or else with the lowest ZeRO stage that fits, or else
-/// with recomputed blocks too. Of equally fast grids it is the one with the fewest ranks.
+/// Returns the configured grid if there are enough ranks, else the fastest grid of at most `most_ranks` ranks
+/// that fits. The other settings stay as configured if possible; otherwise the lowest ZeRO stage that fits is
+/// chosen, and last also recomputation. Among equally fast grids, the smallest is chosen.
 ///
-/// # Errors
-/// Errors of the configuration or the device; too few ranks for any grid; grids none of which fits.
+/// The configuration or device is invalid, there are too few ranks for any grid, or no grid fits.
 pub fn continuation(config: &RunConfig, options: &PlanOptions, most_ranks: usize) -> Result<Continuation> {
     if most_ranks >= config.world_size() {
         return Ok(Continuation { sets: Vec::new(), ranks: config.world_size() });
     }
-    let search = Search::of(config, options)?;
+    let search = Search::from_config(config, options)?;
     let mut is_accepted = false;
     for settings in savings(config) {
         let candidates = search.candidates(&settings, most_ranks);
@@ -74,7 +72,7 @@ pub fn continuation(config: &RunConfig, options: &PlanOptions, most_ranks: usize
     }))
 }
 
-/// The configuration whose grids are searched, and what predicts their times.
+/// The configuration whose grids are searched, and the model that predicts their times.
 struct Search {
     config: RunConfig,
     device: PlanDevice,
@@ -82,11 +80,11 @@ struct Search {
 }
 
 impl Search {
-    fn of(config: &RunConfig, options: &PlanOptions) -> Result<Self> {
-        let ranks = DeviceRanks::of(config);
+    fn from_config(config: &RunConfig, options: &PlanOptions) -> Result<Self> {
+        let ranks = DeviceRanks::from_config(config);
         let device = options.target.device(options.capacity, ranks)?;
         let (config, _) = resolve(config.clone(), &device.description(ranks))?;
-        let layers = Screen::of(&device, ranks)?.layers(&config, None)?;
+        let layers = Screen::for_device(&device, ranks)?.layers(&config, None)?;
         Ok(Search { config, device, layers })
     }
 
@@ -100,17 +98,17 @@ impl Search {
         all
     }
 
-    /// Returns the candidate with these settings; `None` if the configuration refuses them.
+    /// Returns the candidate with these settings; `None` if the configuration rejects them.
     fn candidate(&self, sets: Vec<String>) -> Option<Candidate> {
         let config = self.config.with(&sets).ok()?;
         let ranks = config.world_size();
-        let screen = Screen::of(&self.device, DeviceRanks::of(&config)).ok()?;
+        let screen = Screen::for_device(&self.device, DeviceRanks::from_config(&config)).ok()?;
         let seconds = screen.seconds(&config, &self.layers).ok()?;
         Some(Candidate { grid: Continuation { sets, ranks }, config, seconds })
     }
 
     fn fits(&self, config: &RunConfig) -> Result<bool> {
-        let ranks = DeviceRanks::of(config);
+        let ranks = DeviceRanks::from_config(config);
         let setup = prepare_shapes(config.clone(), Placement::Meta(self.device.description(ranks)))?;
         let planned = recompute::settle(setup).and_then(|setup| Ok((plan_all(&setup)?, setup)));
         let (plans, setup) = match planned {
@@ -119,11 +117,11 @@ impl Search {
             Err(error) => return Err(error),
         };
         let form = RankForm::Processes { mpi: true };
-        Ok(Fit::of(&setup, &plans, self.device.overhead.parts(ranks), form).fits)
+        Ok(Fit::from_plans(&setup, &plans, self.device.overhead.parts(ranks), form).fits)
     }
 }
 
-/// Returns settings that need less and less memory, the configured ones first.
+/// Returns settings in order of decreasing memory, beginning with the configured settings.
 fn savings(config: &RunConfig) -> Vec<Vec<String>> {
     let stage = |stage: u32| format!("{}={stage}", Parallel::zero_stage);
     let higher = (config.parallel.zero_stage + 1..=HIGHEST_STAGE).map(|higher| vec![stage(higher)]);

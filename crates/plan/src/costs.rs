@@ -1,5 +1,5 @@
-//! Costs of a model's layers, for the partition into stages and for pictures of the schedule: counted on
-//! Meta, or read from a profile.
+//! Costs of a model's layers, counted on Meta or read from a profile. They determine the partition into
+//! stages and pictures of the schedule.
 
 use std::path::{Path, PathBuf};
 
@@ -14,22 +14,22 @@ use crate::profile::Profile;
 use config::{Memory, RecomputePolicy, RunConfig};
 use worker::dataset::Dataset;
 
-/// Costs of all layers.
+/// Costs of all layers of a model.
 #[derive(Clone, Debug)]
 pub struct Costs {
     layers: Vec<LayerCost>,
-    /// Number of layers that backward recomputes in every stage, the first ones.
+    /// Number of layers at the start of every stage that backward recomputes.
     recomputed: usize,
     /// The profile from which the costs were read.
     profile: Option<PathBuf>,
 }
 
 impl Costs {
-    /// Costs of a run on devices like `description`.
+    /// Computes the costs of a run on devices like `description`.
     ///
     /// # Errors
-    /// Data that cannot be read; a profile of another run.
-    pub fn of(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
+    /// The data cannot be read, or the profile is of another run.
+    pub fn from_config(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
         let profile = config.parallel.profile.clone();
         let layers = match &profile {
             Some(path) => Profile::of_run(path, config, description)?.costs(),
@@ -38,12 +38,12 @@ impl Costs {
         Ok(Costs { layers, recomputed: recomputed_layers(&config.memory), profile })
     }
 
-    /// Costs of a run whose profile has been read.
+    /// Returns the costs in a profile that has been read.
     pub fn from_profile(profile: &Profile, config: &RunConfig) -> Self {
         Costs { layers: profile.costs(), recomputed: recomputed_layers(&config.memory), profile: None }
     }
 
-    /// Costs of a stage's passes.
+    /// Returns the costs of a stage's passes.
     pub fn of_stage(&self, stage: &Stage) -> StageTimes {
         let layers = self.layers.get(stage.layers.clone()).unwrap_or_default();
         let sum =
@@ -53,7 +53,7 @@ impl Costs {
         StageTimes { forward: sum(0), backward_input: sum(1).saturating_add(again), backward_weight: sum(2) }
     }
 
-    /// Costs by layer for each micro-batch: the passes, and its share of the update.
+    /// Returns the costs of each layer per micro-batch: its passes, and its share of the optimizer update.
     pub fn for_partition(&self, config: &RunConfig) -> LayerCosts {
         let parallel = &config.parallel;
         let owners = if parallel.shards_optimizer() { parallel.owners() } else { 1 };
@@ -68,13 +68,13 @@ impl Costs {
         }
     }
 
-    /// The profile from which the costs were read; `None` if they were counted.
+    /// Returns the path of the profile; `None` if costs were counted.
     pub fn profile(&self) -> Option<&Path> {
         self.profile.as_deref()
     }
 }
 
-/// The number of layers, from the first on, that backward recomputes in every stage.
+/// Returns the number of layers, from the first on, that backward recomputes in every stage.
 pub(crate) fn recomputed_layers(memory: &Memory) -> usize {
     match (memory.recompute, memory.recompute_layers) {
         (RecomputePolicy::None | RecomputePolicy::Auto, _) => 0,
@@ -83,7 +83,7 @@ pub(crate) fn recomputed_layers(memory: &Memory) -> usize {
     }
 }
 
-/// Counts FLOPs and bytes on Meta.
+/// Counts the costs in FLOPs and bytes on Meta.
 fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerCost>> {
     let baseline = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
     let again = match recomputed_layers(&config.memory) {
@@ -98,7 +98,7 @@ fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> 
     Ok(baseline.iter().enumerate().map(cost).collect())
 }
 
-/// Returns the configuration with all of its layers recomputed or none.
+/// Returns the configuration with recomputation of all layers or of none.
 pub fn with_recompute(config: &RunConfig, recompute: RecomputePolicy) -> RunConfig {
     let mut config = config.clone();
     (config.memory.recompute, config.memory.recompute_layers) = (recompute, 0);

@@ -1,4 +1,4 @@
-//! Settings that have no effect on a run, in sentences.
+//! Settings that have no effect on a run, reported as sentences.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use worker::Setup;
 
 use crate::roles::{plan_one, skipping};
 
-/// The least compute capability with TF32, of Ampere.
+/// Lowest compute capability with TF32 (Ampere).
 const TF32_CAPABILITY: (u32, u32) = (8, 0);
 
-/// Keys without effect under a condition.
+/// Keys that have no effect under a condition.
 struct Idle {
     when: fn(&RunConfig, &Description) -> bool,
     keys: &'static [&'static str],
@@ -117,7 +117,7 @@ const IDLE: &[Idle] = &[
     },
 ];
 
-/// Returns a sentence for each setting that differs from its default and changes nothing in this run.
+/// Returns a sentence for each setting that is not the default and has no effect on this run.
 pub fn without_effect(setup: &Setup) -> Vec<String> {
     let config = &*setup.config;
     let device = setup.placement.description();
@@ -172,14 +172,14 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
     sentences
 }
 
-/// Returns whether the first rank needs less memory with recomputed layers.
+/// Returns whether recomputing layers reduces the first rank's memory.
 fn block_saves(setup: &Setup) -> bool {
     let again = skipping(setup);
     let mut baseline = again.clone();
     Arc::make_mut(&mut baseline.config).memory.recompute = RecomputePolicy::None;
     match (plan_one(&baseline, 0), plan_one(&again, 0)) {
         (Ok(baseline), Ok(again)) => again.statistics.peak_allocated() < baseline.statistics.peak_allocated(),
-        // A configuration that does not fit without it needs it.
+        // A configuration that fits only with recomputation needs it.
         _ => true,
     }
 }

@@ -1,4 +1,4 @@
-//! The steps of `train.epochs`, which depend on the number of sequences in the data.
+//! Converts `train.epochs` to steps, which depends on the number of samples in the data.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use config::{DataKind, RunConfig};
 use serde::Serialize;
 use telemetry::units::{counted, grouped};
 
-/// The length of a run whose epochs are counted.
+/// The length of a run that is configured in epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Epochs {
     /// Number of epochs.
     pub epochs: f64,
-    /// Number of sequences, pairs of answers or images in an epoch, packed if the run packs them.
+    /// Number of samples in an epoch: sequences (packed if the run packs), preference pairs or images.
     pub samples: u64,
     /// Number of steps.
     pub steps: u64,
@@ -20,7 +20,8 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Returns the configuration with the steps of its epochs of so many samples, and how many they are.
+    /// Sets the number of steps from `train.epochs` and the samples of an epoch. Returns the epochs too;
+    /// `None` if the run is not configured in epochs.
     pub(crate) fn count(config: RunConfig, samples: Option<u64>) -> (RunConfig, Option<Self>) {
         let Some(samples) = samples.filter(|_| config.train.epochs > 0.0) else { return (config, None) };
         let config = config.with_epoch_of(samples);

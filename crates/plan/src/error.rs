@@ -12,16 +12,16 @@ use worker::{WorkerError, is_out_of_memory};
 /// Result type of planning.
 pub type Result<T> = std::result::Result<T, PlanError>;
 
-/// Error of a plan that was refused, or that could not be made.
+/// Error of a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The command line, a file or the device does not allow this run.
     #[error("{0}")]
     Refused(String),
-    /// The plan needs more work than a plan may do, in a sentence.
+    /// Planning would take more work than is allowed, explained in a sentence.
     #[error("{0}")]
     TooLong(String),
     /// A rank failed on Meta.
@@ -30,7 +30,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// Exit status of the program: 2 if the command line, the configuration or the data is wrong, 1 if a rank
+    /// Returns the program's exit status: 2 if the command line, configuration or data is wrong, 1 if a rank
     /// failed.
     pub fn exit_status(&self) -> u8 {
         match self {
@@ -48,7 +48,7 @@ impl PlanError {
         }
     }
 
-    /// Returns whether the plan needs more work than a plan may do.
+    /// Returns whether planning would take more work than is allowed.
     pub fn is_too_long(&self) -> bool {
         matches!(self, PlanError::TooLong(_))
     }
@@ -59,7 +59,7 @@ impl PlanError {
     }
 }
 
-/// Converts errors of the crates below the worker by way of the worker's.
+/// Converts errors of lower crates through [`WorkerError`].
 macro_rules! from_below {
     ($($source:ty),* $(,)?) => {
         $(impl From<$source> for PlanError {

@@ -1,4 +1,4 @@
-//! The comparison of a run's plans with the memory of its devices.
+//! Compares a run's plans with the memory of its devices.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Returns the limit of a run, if any.
-    fn of(setup: &Setup) -> Option<Self> {
+    /// Returns the run's limit, if it has one.
+    fn from_setup(setup: &Setup) -> Option<Self> {
         let total = setup.placement.description().total_bytes as f64;
         let fraction = setup.device.settings.per_process_memory_fraction;
         let share = (fraction < 1.0).then_some(Limit {
@@ -38,21 +38,21 @@ impl Limit {
     }
 }
 
-/// Host memory that runs with offloaded state need and this host lacks, in bytes.
+/// A shortage of host memory on this host in a run that offloads tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLack {
-    /// Bytes that the processes on this host need.
+    /// Host bytes that the processes on this host need.
     pub needs: u64,
-    /// Bytes of them that are offloaded from devices.
+    /// The bytes among them that are offloaded from devices.
     pub offloaded: u64,
-    /// Bytes that the host has.
+    /// Bytes of the host's memory.
     pub capacity: u64,
 }
 
 impl HostLack {
-    /// Returns what this host lacks for GPUs of it; `None` if it suffices, nothing is offloaded, or the run
-    /// is planned for another host.
-    fn of(setup: &Setup, host: &HostUse, form: RankForm) -> Option<Self> {
+    /// Returns the shortage on this host; `None` if its memory suffices, nothing is offloaded, or the run is
+    /// planned for another host.
+    fn from_setup(setup: &Setup, host: &HostUse, form: RankForm) -> Option<Self> {
         let Placement::Cuda(_) = setup.placement else { return None };
         let processes = match form {
             RankForm::Threads => 1,
@@ -80,68 +80,68 @@ impl HostLack {
     }
 }
 
-/// Memory that the processes of several ranks share: a host's, or that of a control group.
+/// Host memory that several ranks' processes share: a machine's, or a control group's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
     /// Name of the host.
     pub host: String,
     /// Bytes of the memory.
     pub bytes: u64,
-    /// Whether a control group sets the limit, and not the machine.
+    /// Whether a control group, not the machine, sets the limit.
     pub is_of_group: bool,
-    /// The ranks, in ascending order.
+    /// Ranks that share the memory, in ascending order.
     pub ranks: Vec<usize>,
 }
 
-/// The memory that the rank with the highest peak needs and has, in bytes.
+/// Compares the memory that the rank with the highest peak needs with the memory that it has.
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// Total memory of the device.
     pub capacity: u64,
-    /// Memory of the device that the allocator cannot use, part by part.
+    /// Memory of the device that the allocator cannot use, by cause.
     pub overhead: Vec<OverheadPart>,
-    /// The limit that the configuration sets, if any.
+    /// The configuration's limit on reserved bytes, if any.
     pub limit: Option<Limit>,
     /// The rank with the highest peak.
     pub rank: usize,
-    /// Bytes that the rank reserves on its device, or all ranks that share a GPU; on the CPU, those that are
-    /// resident, of all ranks that share the host and with the host's part.
+    /// Bytes that the rank reserves on its device; for a shared GPU, the sum over its ranks. On the CPU,
+    /// resident bytes of all ranks that share the host, including process overhead.
     pub needs: u64,
-    /// Bytes that the rank reserves at its peak.
+    /// Peak bytes that the rank's allocator reserves.
     pub most: u64,
-    /// The limit on the host's memory, if the ranks compute there and it is less than the machine's.
+    /// Name of the limit on host memory, if ranks compute on the CPU and it is below the machine's memory.
     pub bounded_by: Option<&'static str>,
-    /// Host memory of a process besides its allocators'; part of `needs` if ranks compute on the host.
+    /// Host memory of a process outside its allocators; included in `needs` if ranks compute on the CPU.
     pub host: HostUse,
-    /// Bytes that this host has and those that its processes need, if GPUs of it offload something.
+    /// Shortage of host memory, if this host's GPUs offload to it.
     pub host_lack: Option<HostLack>,
-    /// Number of ranks that share the device.
+    /// Number of ranks that share the device or host memory.
     pub shared_by: usize,
-    /// The host that they share, if the job has several.
+    /// Name of the host that they share, if the job has several hosts.
     pub on: Option<String>,
-    /// The memories that processes share.
+    /// Host memories that several processes share.
     pub shared: Vec<SharedMemory>,
-    /// The form of the ranks.
+    /// Whether ranks are threads or processes.
     pub form: RankForm,
     /// Whether all ranks fit.
     pub fits: bool,
-    /// Whether a rank fits only if its allocator releases cached memory and retries.
+    /// Whether some rank fits only because its allocator frees cached memory and retries.
     pub retries: bool,
 }
 
 impl Fit {
-    /// Compares the plans of a run with `setup`'s devices. On the CPU, the ranks share the host's memory if
-    /// they are threads of one process.
-    pub fn of(setup: &Setup, plans: &Plans, mut overhead: Vec<OverheadPart>, form: RankForm) -> Self {
+    /// Compares the plans of a run with `setup`'s devices. On the CPU, ranks that are threads of one process
+    /// share the host's memory.
+    pub fn from_plans(setup: &Setup, plans: &Plans, mut overhead: Vec<OverheadPart>, form: RankForm) -> Self {
         let description = setup.placement.description();
         let largest = plans.largest();
         let most = largest.map_or(0, |plan| plan.statistics.peak_reserved());
         let on_host = description.kind == device::Kind::Cpu;
-        let host = HostUse::of(setup, plans, form);
+        let host = HostUse::from_plans(setup, plans, form);
         let beside = if on_host { host.bytes() } else { 0 };
         let resident = |plan: &Plan| resident_bytes(setup, plan);
-        let sum = |of: &dyn Fn(&Plan) -> u64| {
-            let all = plans.by_rank().map(|(_, plan)| of(plan)).fold(0, u64::saturating_add);
+        let sum = |bytes_of_plan: &dyn Fn(&Plan) -> u64| {
+            let all = plans.by_rank().map(|(_, plan)| bytes_of_plan(plan)).fold(0, u64::saturating_add);
             (plans.world_size(), all)
         };
         let (shared_by, held) = match form == RankForm::Threads && on_host {
@@ -153,19 +153,23 @@ impl Fit {
         let needs = held.saturating_add(beside);
         let capacity = description.total_bytes;
         if !on_host {
-            let of = |plan: &Plan| plan.counters.get(Statistic::PeakHostReservedBytes);
-            let pinned = if setup.config.parallel.shares_gpu() { sum(&of).1 } else { largest.map_or(0, of) };
+            let bytes_of_plan = |plan: &Plan| plan.counters.get(Statistic::PeakHostReservedBytes);
+            let pinned = if setup.config.parallel.shares_gpu() {
+                sum(&bytes_of_plan).1
+            } else {
+                largest.map_or(0, bytes_of_plan)
+            };
             overhead.retain(|part| !part.is_of_pinned());
             overhead.extend(Some(OverheadPart::of_pinned(pinned)).filter(|part| part.bytes > 0));
         }
         let taken = overhead.iter().map(|part| part.bytes).sum();
         let process = HostCapacity::of_process();
-        let host_lack = HostLack::of(setup, &host, form);
+        let host_lack = HostLack::from_setup(setup, &host, form);
         let bounded_by = process.limit.filter(|_| on_host && process.bytes == capacity);
         Fit {
             capacity,
             overhead,
-            limit: Limit::of(setup),
+            limit: Limit::from_setup(setup),
             rank: largest.map_or(0, |plan| plan.rank),
             needs,
             most,
@@ -183,8 +187,8 @@ impl Fit {
         }
     }
 
-    /// Compares also what the processes of each host need together on the CPU with the memories that they
-    /// `shared`. The figures are those of the one that is nearest to its limit, if several ranks share one.
+    /// On the CPU, also compares the combined needs of each host's processes with the memory that they share.
+    /// If several ranks share a memory, the reported figures are of the memory closest to its limit.
     #[must_use]
     pub fn in_shared(mut self, setup: &Setup, plans: &Plans, shared: Vec<SharedMemory>) -> Self {
         let RankForm::Processes { mpi } = self.form else { return self };
@@ -206,19 +210,19 @@ impl Fit {
         Fit { shared, ..self }
     }
 
-    /// Bytes of the device that its ranks' allocators can use.
+    /// Returns the bytes of the device that its ranks' allocators can use.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.capacity.saturating_sub(self.overhead.iter().map(|part| part.bytes).sum())
     }
 
-    /// The configuration's limit, if it is the reason why the run does not fit.
+    /// Returns the configuration's limit if it is the reason why the run does not fit.
     #[must_use]
     pub fn broken_limit(&self) -> Option<Limit> {
         self.limit.filter(|limit| !self.fits && limit.bytes < self.most)
     }
 
-    /// Returns a clause with the needed and available bytes.
+    /// Describes the needed and available bytes as a clause.
     #[must_use]
     pub fn figures(&self) -> String {
         if let Some(lack) = self.host_lack.filter(|_| self.needs <= self.available()) {
@@ -246,7 +250,7 @@ impl Fit {
         )
     }
 
-    /// Returns the overhead in words, as in `context, modules and connections, assumed`.
+    /// Describes the causes of the overhead, as in `context, modules and connections, assumed`.
     fn overhead_words(&self) -> String {
         let words: Vec<_> = self.overhead.iter().map(|part| part.words()).collect();
         let joined = match words.split_last() {
@@ -262,7 +266,7 @@ impl Fit {
         format!("{joined}, {basis}")
     }
 
-    /// Returns the figures under the keys of `plimsoll plan --json`.
+    /// Returns the result as in `plimsoll plan --json`.
     pub fn to_json(&self) -> Value {
         json!({
             "fits": self.fits,

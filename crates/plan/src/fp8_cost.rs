@@ -1,4 +1,4 @@
-//! The memory saved by FP8 matmuls.
+//! The memory effect of FP8 matmuls.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ use crate::compared::plan_with;
 use crate::error::Result;
 use crate::plan::Plan;
 
-/// The peak with FP8 matmuls compared with matmuls in the compute type.
+/// Peak memory with FP8 matmuls, compared with matmuls in the compute dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fp8Cost {
-    /// Bytes of FP8 copies of weights.
+    /// Bytes of the weights' FP8 copies.
     pub copies_bytes: u64,
-    /// Peak of allocated bytes, on the rank that needs most.
+    /// Peak of allocated bytes, on the rank with the most.
     pub peak_bytes: u64,
-    /// The peak if all matmuls were in the compute type, found by a plan for a device that they fit.
+    /// Peak of allocated bytes if all matmuls were in the compute dtype.
     pub peak_bytes_in_compute: u64,
 }
 
 impl Fp8Cost {
-    /// Returns the cost on the rank of `largest`; `None` if no matmul is in FP8.
-    pub(crate) fn of(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
+    /// Plans the rank of `largest` without FP8 for comparison; `None` if no matmul is in FP8.
+    pub(crate) fn from_plan(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
         if setup.config.fp8.is_none() {
             return Ok(None);
         }

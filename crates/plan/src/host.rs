@@ -1,4 +1,4 @@
-//! Host memory of a run's process besides its allocators'.
+//! Host memory of a run's processes, outside their allocators.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,61 +21,61 @@ use crate::plan::Plan;
 use crate::program;
 use crate::roles::Plans;
 
-/// Bytes of a rank's stacks, labels and lists, and of pieces of arrays in transit.
+/// Bytes of a rank's stacks, labels, lists and staging buffers.
 const RANK: u64 = 2 << 20;
-/// Bytes of MPI's libraries and queues in each process of a job, measured with Open MPI 4.1.
+/// Bytes of MPI's libraries and queues per process, measured with Open MPI 4.1.
 const MPI: u64 = 11 << 20;
-/// Most bytes of packed operands that a thread keeps for matmuls.
+/// Maximum bytes of packed matmul operands that a thread keeps.
 const PACKED: u64 = 3 << 19;
-/// Threads that a run starts besides those of its ranks, and those of each rank, at most.
+/// Maximum number of threads that a run starts, besides those of its ranks.
 const THREADS: u64 = 2;
 const THREADS_OF_RANK: u64 = 6;
-/// Bytes that compressing a rank's traces takes.
+/// Bytes needed to compress a rank's traces.
 const PACKER: u64 = 3 << 17;
-/// Names of parts that several processes of a host do not have in equal amounts.
+/// Names of the parts that do not simply add up over the processes of a host.
 const PROGRAM: &str = "the program";
 const PLAN: &str = "the plan";
 const COPY: &str = "the copy for checkpoints";
 const ADDRESSES: &str = "addresses of threads and files";
-/// Name of the part that holds what is offloaded from devices.
+/// Name of the part that holds offloaded tensors.
 const OFFLOADED: &str = "host pools";
 
-/// The form of a run's ranks, on which the host memory of a process depends.
+/// How a run's ranks are executed; the host memory of a process depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankForm {
-    /// Threads of one process.
+    /// All ranks are threads of one process.
     Threads,
-    /// A process each.
+    /// Each rank is a process.
     Processes {
-        /// Whether an MPI library connects them.
+        /// Whether the processes communicate through MPI.
         mpi: bool,
     },
 }
 
-/// A part of a process's host memory.
+/// One cause of a process's host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostPart {
-    /// The part's name in words.
+    /// Name of the cause, for users.
     pub name: &'static str,
-    /// Number of bytes.
+    /// Bytes that it takes.
     pub bytes: u64,
 }
 
-/// Host memory of the process that needs most, without the memory of GPU drivers.
+/// Host memory of the process that needs the most, without the memory of GPU drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostUse {
-    /// The parts that are not 0.
+    /// The nonzero parts.
     pub parts: Vec<HostPart>,
 }
 
 impl HostUse {
-    /// Host memory of a run whose ranks have this form.
-    pub fn of(setup: &Setup, plans: &Plans, form: RankForm) -> Self {
+    /// Returns the host memory of a run with ranks of this form.
+    pub fn from_plans(setup: &Setup, plans: &Plans, form: RankForm) -> Self {
         let ranks = if form == RankForm::Threads { plans.world_size() as u64 } else { 1 };
         let batches =
             setup.dataset.micro_batch_bytes(setup.config.data.prefetch, setup.config.masks_padding());
         let events = plans.roles().iter().map(|plan| plan.parts.events_to_keep()).max().unwrap_or(0) as u64;
-        // The ring, and the copy that the trace of a step is made of.
+        // The history's ring buffer, and the copy from which a step's trace is made.
         let history = 2 * events.max(setup.config.memory.history) * size_of::<memory::Event>() as u64;
         let traces = plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum();
         let parts = [
@@ -97,28 +97,28 @@ impl HostUse {
         HostUse { parts: parts.into_iter().filter(|part| part.bytes > 0).collect() }
     }
 
-    /// Host memory of the processes of these ranks, which share one host: the program once, and of all else
-    /// what each process has.
+    /// Returns the combined host memory of the processes of `ranks` on one host. The program's pages are
+    /// shared and counted once; everything else is counted for each process.
     pub(crate) fn of_processes(setup: &Setup, plans: &Plans, (ranks, mpi): (&[usize], bool)) -> Self {
         let form = RankForm::Processes { mpi };
         let count = ranks.len() as u64;
-        let one = Self::of(setup, plans, form);
+        let one = Self::from_plans(setup, plans, form);
         let own = |rank: usize| plans.by_rank().find(|(other, _)| *other == rank).map(|(_, plan)| plan);
-        // Rank 0 plans all ranks, and each of the others itself.
+        // Rank 0 plans all ranks; every other rank plans only itself.
         let planned = |rank: usize| match rank {
             0 => plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum(),
             _ => own(rank).map_or(0, |plan| plan.parts.trace_bytes()),
         };
         let pool =
             |rank: usize| own(rank).map_or(0, |plan| plan.counters.get(Statistic::PeakHostReservedBytes));
-        // Each element of the state is copied by one rank.
+        // Each element of the state is copied by exactly one rank.
         let all_copies = checkpoint_bytes(setup, RankForm::Threads);
         let together = |part: HostPart| HostPart {
             bytes: match part.name {
                 PROGRAM => part.bytes,
                 PLAN => ranks.iter().map(|rank| planned(*rank)).sum(),
                 OFFLOADED => ranks.iter().map(|rank| pool(*rank)).sum(),
-                // They are no memory, and limited for each process alone.
+                // Addresses are not memory, and are limited for each process separately.
                 ADDRESSES => 0,
                 COPY => all_copies.min(part.bytes.saturating_mul(count)),
                 _ => part.bytes.saturating_mul(count),
@@ -128,34 +128,35 @@ impl HostUse {
         HostUse { parts: one.parts.into_iter().map(together).collect() }
     }
 
-    /// All parts together.
+    /// Returns the sum of all parts in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Bytes that are offloaded from devices.
+    /// Returns the bytes that are offloaded from devices.
     #[must_use]
     pub fn offloaded(&self) -> u64 {
         self.parts.iter().filter(|part| part.name == OFFLOADED).map(|part| part.bytes).sum()
     }
 
-    /// Returns the parts under the keys of `plimsoll plan --json`.
+    /// Returns the parts as in `plimsoll plan --json`.
     pub(crate) fn to_json(&self) -> Value {
         json!({"bytes": self.bytes(), "parts": self.parts})
     }
 }
 
-/// Bytes of host memory that a rank's allocator takes, if the rank computes on the host.
+/// Returns the resident bytes of a CPU rank's allocator.
 pub(crate) fn resident_bytes(setup: &Setup, plan: &Plan) -> u64 {
     let ranks = setup.config.parallel.data as u64;
-    // Of the scratch of a sum over ranks, a rank's own shard is never written.
+    // A rank never writes its own shard of the scratch for sums over ranks.
     let scratch = plan.counters.get(Statistic::LiveBytes(Category::Communication));
     let unwritten = if ranks > 1 && !setup.config.memory.preallocate { scratch / ranks } else { 0 };
     plan.parts.resident_bytes().saturating_sub(unwritten)
 }
 
-/// Bytes of packed operands: of a matmul a thread packs both, each a weight or a tensor of a step.
+/// Returns the bytes of packed matmul operands. Each thread packs both operands of a matmul; the largest are
+/// weights or tensors of a step.
 fn packed_bytes(setup: &Setup, plans: &Plans) -> u64 {
     let weights =
         DType::F32.bytes() as u64 * setup.blueprint.sizes().iter().max().copied().unwrap_or(0) as u64;
@@ -170,12 +171,12 @@ fn allocated(event: &TraceEvent) -> u64 {
     }
 }
 
-/// The traces of all roles' parts after the start.
+/// Iterates over the traces of all roles, without the start of the run.
 fn traces(plans: &Plans) -> impl Iterator<Item = &StepTrace> {
     plans.roles().iter().flat_map(|plan| plan.parts.list().iter().skip(1)).map(|part| &*part.trace)
 }
 
-/// Bytes of the host pools of a process's ranks.
+/// Returns the bytes of the host pools of a process's ranks.
 fn offloaded_bytes(plans: &Plans, form: RankForm) -> u64 {
     let pools = plans.by_rank().map(|(_, plan)| plan.counters.get(Statistic::PeakHostReservedBytes));
     match form {
@@ -184,7 +185,7 @@ fn offloaded_bytes(plans: &Plans, form: RankForm) -> u64 {
     }
 }
 
-/// Bytes of a rank's trace of a step while it is written: as it was read, as it is kept, and as text.
+/// Returns the bytes of a rank's step trace while it is written: as read, as stored, and as text.
 fn written_bytes(plans: &Plans) -> u64 {
     let bytes = |trace: &StepTrace| {
         let StepTrace { owners, held, events, .. } = trace;
@@ -193,7 +194,7 @@ fn written_bytes(plans: &Plans) -> u64 {
     PACKER + 3 * traces(plans).map(bytes).max().unwrap_or(0) as u64
 }
 
-/// Bytes of a rank's messages to others, on transports over host memory.
+/// Returns the bytes of a rank's message buffers, on transports over host memory.
 fn message_bytes(setup: &Setup, plans: &Plans) -> u64 {
     let crossing = |cut: &Crossing| (cut.shape.elements() * cut.dtype.bytes()) as u64;
     let crossings = setup.blueprint.crossings.iter().map(crossing).max().unwrap_or(0);
@@ -202,25 +203,26 @@ fn message_bytes(setup: &Setup, plans: &Plans) -> u64 {
     kept_bytes(crossings.max(sums))
 }
 
-/// Bytes of addresses that a run on the host reserves beyond its memory, if they are what limits it.
+/// Returns the address space that a CPU run reserves without using it, if address space is the process's
+/// limit.
 fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
     let capacity = HostCapacity::of_process().bytes;
     let limit = AddressLimit::of_process().filter(|limit| limit.bytes == capacity);
     let Some(limit) = limit.filter(|_| setup.placement.description().kind == Kind::Cpu) else { return 0 };
     let program = match limit.counted {
         CountedAddresses::All => program::resident_bytes(),
-        // The program's code does not count.
+        // The program's code is not limited.
         CountedAddresses::Data => 0,
     };
     let now = limit.reserved().unwrap_or(0).saturating_sub(program);
     now + (THREADS + THREADS_OF_RANK * ranks) * threads::STACK_BYTES as u64
 }
 
-/// States of which the files are in memory at once: the newest, and the one that is being written.
+/// Number of in-memory states with files: the newest one, and the one being written.
 const STATES: u64 = 2;
 
-/// Bytes of a process's states in memory with copies of those of a process on another host, and of the memory
-/// to which it copies its state first.
+/// Returns the bytes of a process's in-memory states, of its copies of another host's states, and of the
+/// buffer into which it copies its state first.
 fn memory_states_bytes(setup: &Setup, form: RankForm) -> u64 {
     let copies = if form == RankForm::Threads { 1 } else { 2 };
     match setup.config.checkpoint.memory_steps {
@@ -229,9 +231,9 @@ fn memory_states_bytes(setup: &Setup, form: RankForm) -> u64 {
     }
 }
 
-/// Bytes of the memory to which a process copies the state for checkpoints, which it takes at the start, and
-/// pins if it computes on a GPU: master weights and the optimizer's moments, each element by one rank. Ranks
-/// as threads copy all of it; of processes, this is the one that copies most.
+/// Returns the bytes of the buffer into which a process copies master weights and optimizer moments for
+/// checkpoints. It is allocated at the start and pinned on a GPU. Each element is copied by one rank: ranks
+/// as threads copy all of it; for processes, this is the largest share.
 fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     let RunConfig { checkpoint, .. } = &*setup.config;
     if !(checkpoint.is_kept() || checkpoint.keep_best) {
@@ -262,8 +264,9 @@ fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     }
 }
 
-/// Bytes of a parameter's weights that a replica copies, which owns the range `owned` of its elements.
-/// Weights that are whole on every replica are copied by the first; frozen ones that a folder has, by none.
+/// Returns the bytes of a parameter's weights that a replica copies if it owns the elements `owned`. Weights
+/// that every replica holds whole are copied by the first; frozen weights stored in a model folder are not
+/// copied.
 fn weight_bytes(setup: &Setup, entry: &Entry, replica: usize, owned: &Range<usize>) -> usize {
     let (stage, parameter) = entry.holders.first().copied().unwrap_or_default();
     let held = match setup.blueprint.weights(stage) {

@@ -12,10 +12,10 @@ use crate::samples::MeasuredCalls;
 use crate::surroundings::{GPUS_PER_HOST, Network, Power};
 use crate::toml_file;
 
-/// The description of the device that plans imitate on a host without a GPU.
+/// Description of the default device for plans on a host without a GPU.
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
 const SHIPPED_NAME: &str = "the description that ships";
-/// All descriptions in the repository, by the names of their files.
+/// All descriptions in the repository, by file name.
 const DESCRIPTIONS: [(&str, &str); 14] = [
     ("a100-40gb", include_str!("../../../launch/devices/a100-40gb.toml")),
     ("a100-80gb", include_str!("../../../launch/devices/a100-80gb.toml")),
@@ -32,17 +32,17 @@ const DESCRIPTIONS: [(&str, &str); 14] = [
     ("rtx-pro-6000", include_str!("../../../launch/devices/rtx-pro-6000.toml")),
     ("t4", include_str!("../../../launch/devices/t4.toml")),
 ];
-/// Words in the names of models that the names of descriptions leave out.
+/// Words of model names that file names omit.
 const MAKER: [&str; 3] = ["nvidia", "geforce", "tesla"];
-/// Segments are multiples of this size, so the driver's granularity must divide it.
+/// Size of the allocator's segments, of which the driver's granularity must be a divisor.
 const SEGMENTS: u64 = 2 << 20;
-/// A size far above any device's, and far enough below 2⁶⁴ that no sum overflows.
+/// Maximum device memory in bytes: above any real device, and small enough that sums do not overflow.
 pub(crate) const MOST_BYTES: u64 = 1 << 56;
-/// Compute capabilities of GPUs whose hosts mostly connect them by NVLink, through which they have access to
-/// each other's memory.
+/// Compute capabilities of GPUs that are usually connected by NVLink within a host and can access each
+/// other's memory.
 const LINKED: [(u32, u32); 4] = [(7, 0), (8, 0), (9, 0), (10, 0)];
 
-/// A device that plans can imitate, as described in a file.
+/// A description of a device for which runs can be planned, as stored in a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanDevice {
@@ -58,28 +58,28 @@ pub struct PlanDevice {
     pub compute_capability: (u32, u32),
     /// Number of multiprocessors; 0 for a host.
     pub multiprocessors: u32,
-    /// Number of GPUs of a host; `None`: 8.
+    /// Number of GPUs per host; `None` means 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_host: Option<usize>,
-    /// Versions of the libraries that compute.
+    /// Versions of the compute libraries.
     #[serde(default)]
     pub libraries: String,
     /// Keys above whose values were not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
-    /// Memory that a run uses outside its allocator.
+    /// Device memory that a run uses outside its allocator.
     #[serde(default)]
     pub overhead: Overhead,
-    /// Rates of the device.
+    /// Compute, memory and link rates of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<DeviceRates>,
     /// The network between hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// The electric power.
+    /// Electric power of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<Power>,
-    /// Measured calls.
+    /// Measured times of calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub times: Vec<MeasuredCalls>,
 }
@@ -103,18 +103,18 @@ mod kind_by_name {
 }
 
 impl PlanDevice {
-    /// Returns the description that ships with the program: an NVIDIA H200.
+    /// Returns the description of the default device, an NVIDIA H200.
     ///
     /// # Errors
-    /// An invalid embedded file, which a test excludes.
+    /// The embedded file is invalid, which a test rules out.
     pub fn shipped() -> Result<Self> {
         Self::parse(SHIPPED, SHIPPED_NAME)
     }
 
-    /// Returns the description of a GPU with this name among those in the repository.
+    /// Returns the repository's description of the GPU model with this name; `None` if there is none.
     ///
     /// # Errors
-    /// An invalid embedded file, which a test excludes.
+    /// The embedded file is invalid, which a test rules out.
     pub(crate) fn of_model(model: &str) -> Result<Option<Self>> {
         for (name, text) in DESCRIPTIONS {
             let device = Self::parse(text, name)?;
@@ -125,17 +125,16 @@ impl PlanDevice {
         Ok(None)
     }
 
-    /// The names of the descriptions in the repository.
+    /// Returns the names of the descriptions in the repository.
     pub fn names() -> impl Iterator<Item = &'static str> {
         DESCRIPTIONS.iter().map(|(name, _)| *name)
     }
 
-    /// Returns the names of the descriptions in the repository that `text` may mean: the one whose name or
-    /// model it spells, whatever its capitals and signs and with or without the maker's words, or else those
-    /// whose names have all its words, as `rtx-4090` has `4090`. A word more may be another device.
+    /// Returns the names of descriptions in the repository that `text` may refer to. Case, punctuation and
+    /// the maker's name are ignored. An exact match of the name or model is returned alone; otherwise all
+    /// names that are contained in `text`'s words in full, as `4090` in `rtx-4090`.
     ///
-    /// # Errors
-    /// An invalid embedded file, which a test excludes.
+    /// The embedded file is invalid, which a test rules out.
     pub fn names_spelled(text: &str) -> Result<Vec<&'static str>> {
         let words = |text: &str| -> Vec<String> {
             let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
@@ -157,25 +156,25 @@ impl PlanDevice {
         Ok(found)
     }
 
-    /// Returns the description in the repository called `name`; `None` if there is none.
+    /// Returns the repository's description called `name`; `None` if there is none.
     ///
     /// # Errors
-    /// An invalid embedded file, which a test excludes.
+    /// The embedded file is invalid, which a test rules out.
     pub(crate) fn named(name: &str) -> Result<Option<Self>> {
         let entry = DESCRIPTIONS.iter().find(|(other, _)| *other == name);
         entry.map(|(name, text)| Self::parse(text, name)).transpose()
     }
 
-    /// Reads a description.
+    /// Reads a description from a file.
     ///
     /// # Errors
-    /// A file that cannot be read or is invalid, in one sentence with the line.
+    /// The file cannot be read or is invalid; the error is a sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
         let (text, name) = toml_file::read(path)?;
         Self::parse(&text, &name)
     }
 
-    /// Parses the text of a file called `name`.
+    /// Parses a description; `name` is the file's name in errors.
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
@@ -210,18 +209,17 @@ impl PlanDevice {
         }
     }
 
-    /// Describes this host, where only the allocator's memory counts.
+    /// Describes this host as a CPU device, without memory outside the allocator.
     pub fn host() -> Self {
-        Self::of(&Description::host(), Overhead::default(), None)
+        Self::from_description(&Description::host(), Overhead::default(), None)
     }
 
-    /// Describes a GPU of this host. Rates and times of calls are those that were measured on this host, or
-    /// else those of the shipped description of its model, if there is one.
+    /// Describes a GPU of this host. Rates and call times come from measurements on this host, else from the
+    /// repository's description of its model, if there is one.
     ///
-    /// # Errors
-    /// A description on this host that is invalid; as for [`PlanDevice::shipped`].
+    /// The description measured on this host is invalid, or as for [`PlanDevice::shipped`].
     pub fn gpu(description: &Description) -> Result<Self> {
-        let device = Self::of(description, Self::overhead_of(description)?, None);
+        let device = Self::from_description(description, Self::overhead_of(description)?, None);
         let known = match Self::measured_here(&description.model)? {
             Some(measured) => Some(measured),
             None => Self::of_model(&description.model)?,
@@ -239,16 +237,20 @@ impl PlanDevice {
         })
     }
 
-    /// Returns the memory of a GPU outside the allocator, which is known for the shipped model, and assumed
-    /// for others.
+    /// Returns the memory of a GPU outside the allocator. It is known for the default model and assumed for
+    /// others.
     pub(crate) fn overhead_of(description: &Description) -> Result<Overhead> {
         let shipped = Self::shipped()?;
         let is_shipped = shipped.model == description.model;
         Ok(if is_shipped { shipped.overhead } else { shipped.overhead.elsewhere() })
     }
 
-    /// Creates a device from a description.
-    pub fn of(description: &Description, overhead: Overhead, rates: Option<DeviceRates>) -> Self {
+    /// Creates a device description from measured properties.
+    pub fn from_description(
+        description: &Description,
+        overhead: Overhead,
+        rates: Option<DeviceRates>,
+    ) -> Self {
         PlanDevice {
             kind: description.kind,
             model: description.model.clone(),
@@ -267,11 +269,10 @@ impl PlanDevice {
         }
     }
 
-    /// Returns the description with measured operations between ranks of several hosts, instead of those that
-    /// it had.
+    /// Replaces the measurements between hosts by newly measured ones.
     #[must_use]
     pub fn with_network(mut self, measured: Vec<MeasuredCalls>) -> Self {
-        self.network = Network::of(&measured).or(self.network);
+        self.network = Network::from_measured(&measured).or(self.network);
         self.times.iter_mut().for_each(|calls| {
             let is_measured = measured.iter().any(|other| other.call == calls.call);
             calls.samples.retain(|[hosts, ..]| !is_measured || *hosts <= 1.0);
@@ -285,18 +286,19 @@ impl PlanDevice {
         self
     }
 
-    /// Number of GPUs of a host.
+    /// Returns the number of GPUs per host.
     #[must_use]
     pub fn gpus_per_host(&self) -> usize {
         self.gpus_per_host.unwrap_or(GPUS_PER_HOST)
     }
 
-    /// Number of GPUs of a host that have access to each other's memory; 0 if they mostly have none.
+    /// Returns the number of GPUs of a host that can usually access each other's memory; 0 if they usually
+    /// cannot.
     pub(crate) fn peers(&self) -> usize {
         if LINKED.contains(&self.compute_capability) { self.gpus_per_host() } else { 0 }
     }
 
-    /// Returns the description for Meta to imitate.
+    /// Returns the device properties that Meta imitates, with `ranks` on the device.
     pub fn description(&self, ranks: DeviceRanks) -> Description {
         let name = match self.kind {
             Kind::Cpu => "cpu",
@@ -316,8 +318,8 @@ impl PlanDevice {
         }
     }
 
-    /// Returns the device's rates, or those of the shipped description, and the keys not measured on such a
-    /// device. The network is the device's, or the assumed one.
+    /// Returns the device's rates, or those of the default device, and the keys not measured on such a
+    /// device. Network rates are the device's or assumed.
     pub(crate) fn rates_or_shipped(&self) -> Result<(DeviceRates, Vec<String>)> {
         let network = self.network.clone().unwrap_or(Network::ASSUMED);
         let with_network = |rates: DeviceRates| DeviceRates {
@@ -340,15 +342,15 @@ impl PlanDevice {
         self.kind == Kind::Cuda
     }
 
-    /// Name of the device's kind in `summary.json`.
+    /// Returns the name of the device's kind, as in `summary.json`.
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// Returns the text of a file that [`PlanDevice::load`] reads.
+    /// Serializes the description as TOML, as read by [`PlanDevice::load`].
     ///
     /// # Errors
-    /// Values that TOML cannot hold, which no description that was read or measured has.
+    /// A value cannot be represented in TOML, which does not occur for values that were read or measured.
     pub fn to_toml(&self) -> Result<String> {
         let unwritable = |error| PlanError::Refused(format!("a description that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;

@@ -1,4 +1,4 @@
-//! The memory of lanes, and the setting that reduces it.
+//! The memory of per-lane gradients, and the setting that reduces it.
 
 use std::fmt;
 
@@ -13,29 +13,29 @@ use worker::Setup;
 use crate::error::Result;
 use crate::plan::{Plan, lanes};
 
-/// Gradient sets that a rank keeps for its lanes.
+/// Memory of the gradient sets that a rank keeps for its lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneCost {
     /// `parallel.lanes`.
     pub lanes: usize,
-    /// Lanes of a rank.
+    /// Number of lanes on the rank.
     pub local: usize,
-    /// Data-parallel ranks.
+    /// Number of data-parallel ranks.
     pub data: usize,
-    /// Ranks of a grid with a data-parallel rank for each lane.
+    /// World size if every lane had its own data-parallel rank.
     pub ranks: usize,
-    /// Whether there may be one lane for each data-parallel rank.
+    /// Whether one lane per data-parallel rank is possible.
     pub divides: bool,
-    /// Gradient sets that a rank keeps.
+    /// Number of gradient sets that the rank keeps.
     pub sets: usize,
-    /// Bytes of all sets, on the rank that needs most.
+    /// Bytes of all sets, on the rank with the most.
     pub bytes: u64,
 }
 
 impl LaneCost {
-    /// Returns the cost on the rank of `plan`; `None` if one set is enough, or if gradients are sharded
-    /// ([`WholeGradients`](crate::WholeGradients)).
-    pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
+    /// Returns the cost on the rank of `plan`; `None` if one set suffices or gradients are sharded (see
+    /// [`WholeGradients`](crate::WholeGradients)).
+    pub(crate) fn from_plan(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let RunConfig { parallel, train, .. } = &*setup.config;
         if parallel.shards_gradients() {
             return Ok(None);
@@ -53,7 +53,7 @@ impl LaneCost {
         Ok(Some(cost).filter(|cost| cost.sets > 1))
     }
 
-    /// Returns the cost under the keys of `plimsoll plan --json`.
+    /// Returns the cost as in `plimsoll plan --json`.
     pub(crate) fn to_json(self) -> Value {
         json!({
             "lanes": self.lanes,
@@ -64,7 +64,7 @@ impl LaneCost {
         })
     }
 
-    /// Bytes of the sets beyond the first.
+    /// Returns the bytes of all sets but the first.
     #[must_use]
     pub fn extra_bytes(&self) -> u64 {
         self.bytes - self.bytes / self.sets as u64

@@ -1,4 +1,4 @@
-//! The search for the largest value of a key that fits, by planning.
+//! Searches for the largest value of a key with which a configuration fits, by planning.
 
 use std::fmt;
 
@@ -17,14 +17,14 @@ use nn::Searchable;
 use worker::Placement;
 use worker::Setup;
 
-/// Finds the searchable key called `name`.
+/// Returns the searchable key called `name`.
 fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
     let size = config.train.micro_batch_size;
     let mut all =
         vec![Searchable { key: Train::micro_batch_size, value: size, step: 1, follows: |_, _| Vec::new() }];
     all.extend(config.model.searchable());
     let short = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
-    // As people call it.
+    // Accepts the usual names of this key.
     let name = if matches!(name, "micro-batch" | "micro_batch") { "micro_batch_size" } else { name };
     if let Some(position) = all.iter().position(|one| short(one.key) == name) {
         return Ok(all.swap_remove(position));
@@ -41,10 +41,10 @@ fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
     )))
 }
 
-/// Returns the keys to set for `value`.
+/// Returns the settings for `value`, including dependent keys.
 ///
 /// # Errors
-/// Values that give no valid configuration.
+/// The value gives no valid configuration.
 fn sets(searched: &Searchable, config: &RunConfig, value: usize) -> Result<Vec<String>> {
     let mut sets = vec![format!("{}={value}", searched.key)];
     sets.extend((searched.follows)(value, searched.step));
@@ -55,25 +55,25 @@ fn sets(searched: &Searchable, config: &RunConfig, value: usize) -> Result<Vec<S
     Ok(config.with_profile_of(sets)?)
 }
 
-/// A configuration that was planned.
+/// One planned configuration of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Try {
     /// Value of the searched key.
     pub value: usize,
-    /// Result of planning.
+    /// Whether the configuration fits.
     pub outcome: Outcome,
 }
 
-/// The result of planning a configuration.
+/// Result of planning one configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The configuration fits, and reserves this many bytes at its peak.
+    /// The configuration fits and reserves this many bytes at its peak.
     Fits(u64),
     /// The configuration does not fit.
     TooLarge,
-    /// The configuration does not fit, and would reserve this many bytes.
+    /// The configuration does not fit; it would reserve this many bytes.
     Needs(u64),
-    /// The configuration is invalid, for this reason.
+    /// The configuration is invalid, with the reason.
     Refused(String),
 }
 
@@ -90,36 +90,36 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The result of a search.
+/// Result of a search for the largest value.
 #[derive(Clone, Debug)]
 pub struct Largest {
     /// The key whose value was searched.
     pub key: &'static str,
-    /// The largest value that fits, with the keys to set for it; `None` if no value fits.
+    /// The largest value that fits, with the settings for it; `None` if no value fits.
     pub best: Option<(Try, Vec<String>)>,
-    /// The next larger value, with the reason why it does not fit.
+    /// The next larger value, and why it does not fit.
     pub next: Try,
-    /// Changes in words that the key does not say; may be empty.
+    /// Changes besides the searched key, in words; may be empty.
     consequences: String,
-    /// Bytes of a device that its ranks' allocators can use: all that are left, or as many as they may.
+    /// Bytes of a device that its ranks' allocators may use.
     pub available: u64,
-    /// Number of configurations planned.
+    /// Number of planned configurations.
     pub tries: usize,
 }
 
 /// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits, by
-/// doubling and bisection: a larger value is assumed to need no less memory. `on_result` is called for every
-/// configuration tried.
+/// doubling and bisection. A larger value is assumed to need no less memory. `on_result` is called for every
+/// planned configuration.
 ///
 /// # Errors
-/// A model without such a key, and those of a plan.
+/// The model has no such key, or planning fails.
 pub fn search_largest(
     config: RunConfig,
     options: &PlanOptions,
     name: &str,
     on_result: &mut dyn FnMut(&Try),
 ) -> Result<Largest> {
-    let ranks = DeviceRanks::of(&config);
+    let ranks = DeviceRanks::from_config(&config);
     let device = options.target.device(options.capacity, ranks)?;
     let description = device.description(ranks);
     let resolved = Resolved::new(config, &description)?;
@@ -138,7 +138,7 @@ pub fn search_largest(
         Ok(tried)
     };
     let fits = |tried: &Try| matches!(tried.outcome, Outcome::Fits(_));
-    // In units of the key's step: `most` fits or is 0, and `above` does not fit.
+    // In units of the key's step: `most` fits or is 0; `above` does not fit.
     let mut best = None;
     let mut above = attempt((start / step).max(1))?;
     let mut most = 0;
@@ -159,7 +159,7 @@ pub fn search_largest(
     if above.outcome == Outcome::TooLarge {
         let sets = sets(&searched, &setup.config, above.value)?;
         let plans = plan_all(&changed(&setup, &sets)?)?;
-        let needs = Fit::of(&setup, &plans, overhead.clone(), RankForm::Threads).needs;
+        let needs = Fit::from_plans(&setup, &plans, overhead.clone(), RankForm::Threads).needs;
         above.outcome = Outcome::Needs(needs);
     }
     let taken: u64 = overhead.iter().map(|part| part.bytes).sum();
@@ -178,7 +178,7 @@ pub fn search_largest(
 /// Plans a configuration until a rank does not fit.
 ///
 /// # Errors
-/// Errors that would end every plan, not only this one.
+/// An error that would end every plan, not only this one.
 fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
     let changed = match sets.and_then(|sets| changed(setup, &sets)) {
         Ok(changed) => changed,
@@ -190,7 +190,7 @@ fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
         Err(error) if error.is_out_of_memory() => return Ok(Outcome::TooLarge),
         Err(error) => return Err(error),
     };
-    let fit = Fit::of(&changed, &plans, Vec::new(), RankForm::Threads);
+    let fit = Fit::from_plans(&changed, &plans, Vec::new(), RankForm::Threads);
     Ok(if fit.fits { Outcome::Fits(fit.needs) } else { Outcome::Needs(fit.needs) })
 }
 

@@ -1,13 +1,14 @@
 //! The cost of a layer.
 
-/// The cost of one layer, in a unit of its own. The first layer includes everything before the layers, the
-/// last one everything after them.
+/// The cost of one layer, in an arbitrary unit. The first layer includes everything before the layers, the
+/// last layer everything after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerCost {
-    /// Costs for a micro-batch: the forward pass, the input half of backward, the weights' half.
+    /// Costs per micro-batch of the forward pass, the input half of backward, and the weight half of
+    /// backward.
     pub passes: [u64; 3],
-    /// Addition to backward if it recomputes the layer.
+    /// Additional cost of backward if it recomputes the layer.
     pub again: u64,
-    /// Cost per step of norm and optimizer; 0 if costs are counted.
+    /// Cost per step of gradient norm and optimizer update; 0 if costs are counted.
     pub update: u64,
 }

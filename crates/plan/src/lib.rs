@@ -1,8 +1,8 @@
-//! The plan of a run: memory of every rank to the byte, and predicted times, before anything starts.
+//! The plan of a run: the memory of every rank to the byte, and predicted times, before anything starts.
 //!
-//! The one idea: **the plan is the run**. Every rank is the real worker on Meta, whose memory is only
-//! counted, with transports that only count: no formula estimates a byte. Only times are predicted, from
-//! counted work and from rates measured once and kept in a file.
+//! The one idea: **the plan is the run**. Every rank is the real worker on Meta, which counts memory instead
+//! of allocating it, with transports that only count. No formula estimates a byte. Only times are predicted,
+//! from counted work and from rates that were measured once and stored in a file.
 //!
 //! ```no_run
 //! use plan::{PlanOptions, PlanTarget};

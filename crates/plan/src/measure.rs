@@ -16,33 +16,33 @@ use worker::feed::first_batch;
 use worker::setup::blueprint;
 use worker::stages::{self, optimizer};
 
-/// FLOPs of matmuls in the time in which a device moves a byte, approximately: of an H200 in bf16, at the
-/// rates that `plimsoll bench step` measures there (see `benches/notes/training_step.md`).
+/// FLOPs of matmuls in the time in which a GPU moves a byte: approximately an H200 in bf16, at the rates
+/// measured by `plimsoll bench step` (see `benches/notes/training_step.md`).
 const GPU_BALANCE: u64 = 187;
-/// [`GPU_BALANCE`] of one core of a CPU.
+/// FLOPs in the time in which one CPU core moves a byte.
 const CPU_BALANCE: u64 = 10;
 
-/// FLOPs, bytes and memory of a layer.
+/// Work and memory of one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerMeasure {
-    /// Work of a micro-batch's forward pass, the input half of backward and the weight half: FLOPs of the
-    /// matmuls, plus the FLOPs possible in the time in which the operators move their bytes.
+    /// Work per micro-batch of the forward pass, the input half of backward, and the weight half: matmul
+    /// FLOPs plus the FLOPs possible in the time of moving the operators' bytes.
     pub passes: [u64; 3],
-    /// FLOPs of the matmuls of the same three parts.
+    /// Matmul FLOPs of the same three passes.
     pub flops: [u64; 3],
-    /// Bytes that the layer holds.
+    /// Bytes that the layer keeps allocated.
     pub bytes: HeldBytes,
-    /// The activation sent to the next layer.
+    /// Shape and dtype of the activation sent to the next layer.
     pub output: Option<Crossing>,
 }
 
-/// Measures every layer of the model, each as a stage: the first one with everything before the layers, the
-/// last one with everything after them.
+/// Measures every layer of the model as a separate stage. The first includes everything before the layers,
+/// the last everything after them.
 pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerMeasure>> {
-    let of = config.layers();
-    let mut measures = Vec::with_capacity(of);
+    let count = config.layers();
+    let mut measures = Vec::with_capacity(count);
     let mut before = None;
-    for layer in 0..of {
+    for layer in 0..count {
         let (measure, _) = logged_layer(config, dataset, description, (layer, before))?;
         before = measure.output;
         measures.push(measure);
@@ -50,8 +50,8 @@ pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) 
     Ok(measures)
 }
 
-/// Measures one layer, whose input is the activation sent by the layer before it, and returns the calls of
-/// its passes too: forward, the input half of backward, the weights' half.
+/// Measures one layer, whose input is the previous layer's output. Also returns the calls of its passes:
+/// forward, the input half of backward, the weight half.
 pub(crate) fn logged_layer(
     config: &RunConfig,
     dataset: &Dataset,
@@ -74,7 +74,7 @@ fn layer_alone(
     let grid = config.parallel.grid().seen_from(0)?;
     let host = build::host_pool(device, config)?;
     let mut parts = stages::build((device, host.as_ref()), config, grid, std::slice::from_ref(stage), None)?;
-    // The buffers of offloaded state are not those of one layer.
+    // Buffers for offloaded state are shared by all layers.
     let optimizer = match config.optim.offload {
         true => None,
         false => Some(optimizer::build((device, None), config, &parts)?),
@@ -127,7 +127,8 @@ fn layer_alone(
     Ok((measure, logs))
 }
 
-/// The start of backward: the loss, or the identity of an output that has been freed.
+/// Tape, output, and the gradient's source for backward: the loss, or a stand-in for an output that has been
+/// freed.
 type Forward = (Tape, Option<Var>, Option<(Source, Crossing)>);
 
 fn passed_forward(
@@ -157,7 +158,7 @@ fn passed_forward(
     Ok((tape, None, Some((output.source(), cut))))
 }
 
-/// Allocates an activation that crosses stages, without values.
+/// Allocates an activation that is sent between stages, with uninitialized values.
 pub fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
     Ok(Tensor::empty(device, cut.shape, cut.dtype, Request::new(Category::Communication, "crossing"))?)
 }
@@ -166,8 +167,8 @@ fn held(device: &Device) -> u64 {
     device.statistics().allocated()
 }
 
-/// FLOPs of matmuls so far, plus the FLOPs possible in the time of moving the bytes. An operator is assumed
-/// to write the bytes that it allocates and to read twice as many.
+/// Returns the matmul FLOPs so far, plus the FLOPs possible in the time of moving bytes. An operator is
+/// assumed to write the bytes that it allocates and to read twice as many.
 fn work(device: &Device) -> u64 {
     let written = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);
     let moved = u64::try_from(written).unwrap_or(0).saturating_mul(3);

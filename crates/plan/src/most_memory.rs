@@ -1,4 +1,4 @@
-//! The settings that take most of a rank's memory, in the user's words.
+//! Names the settings that take most of a rank's memory.
 
 use config::RunConfig;
 use device::Category;
@@ -8,12 +8,12 @@ use worker::Setup;
 
 use crate::plan::Plan;
 
-/// The most causes that a sentence names.
+/// Maximum number of causes in a sentence.
 const NAMED: usize = 3;
-/// The least part of the peak that is worth a name.
+/// Smallest fraction of the peak that is reported.
 const LEAST_SHARE: f64 = 0.05;
 
-/// Returns what takes most of the memory at the peak of `plan`, the most first, as in `activations of 2
+/// Describes the largest causes of memory at the peak of `plan`, the largest first, as in `activations of 2
 /// sequences of 2,048 tokens in bf16 20.10 GiB`.
 pub(crate) fn in_words(setup: &Setup, plan: &Plan) -> String {
     let config = &setup.config;
@@ -36,11 +36,11 @@ pub(crate) fn in_words(setup: &Setup, plan: &Plan) -> String {
 fn activations_of(config: &RunConfig) -> String {
     let rows = config.micro_batch_rows() as u64;
     let tokens = config.model.examples().units();
-    let of = match tokens {
+    let batch = match tokens {
         0 | 1 => counted(rows, "sample"),
         _ => format!("{} of {} tokens", counted(rows, "sequence"), grouped(tokens as u64)),
     };
-    format!("activations of a micro-batch of {of} in {}", config.precision.compute)
+    format!("activations of a micro-batch of {batch} in {}", config.precision.compute)
 }
 
 fn gradients_of(config: &RunConfig) -> String {

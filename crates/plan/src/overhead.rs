@@ -3,27 +3,27 @@
 use config::RunConfig;
 use serde::{Deserialize, Serialize};
 
-/// Name of the part that maps pinned host memory.
+/// Name of the page tables for pinned host memory.
 const PAGE_TABLES: &str = "page_tables";
 
-/// Bytes of a device that the allocator cannot use.
+/// Bytes of a device that the allocator cannot use, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Overhead {
     /// Bytes of the driver's context.
     pub context: u64,
-    /// Bytes of kernels and library handles.
+    /// Bytes of loaded kernels and library handles.
     pub modules: u64,
-    /// Bytes that drivers and libraries load in the first step.
+    /// Bytes that drivers and libraries allocate in the first step.
     pub warm_up: u64,
-    /// Bytes of connections to other ranks; 0 without other ranks.
+    /// Bytes of connections to other ranks; 0 for a single rank.
     pub communicators: u64,
     /// Keys above whose values were not measured on such a device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
 }
 
-/// The ranks of a run, as far as drivers and libraries take device memory for them.
+/// The ranks for which drivers and libraries allocate device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRanks {
     /// Number of ranks on the device.
@@ -33,18 +33,18 @@ pub struct DeviceRanks {
 }
 
 impl DeviceRanks {
-    /// A rank without others.
+    /// A single rank.
     pub const ALONE: Self = DeviceRanks { count: 1, connected: false };
-    /// A rank that is connected with others, each on a device of its own.
+    /// A rank connected to others, each on its own device.
     pub const CONNECTED: Self = DeviceRanks { count: 1, connected: true };
 
-    /// Returns those of a configuration, on GPUs.
+    /// Returns the ranks on each device of a configuration, for GPUs.
     #[must_use]
-    pub fn of(config: &RunConfig) -> Self {
+    pub fn from_config(config: &RunConfig) -> Self {
         Self::of_world(config, config.world_size())
     }
 
-    /// Returns those of a configuration with another number of ranks.
+    /// Returns the ranks on each device of a configuration with a different world size.
     pub(crate) fn of_world(config: &RunConfig, ranks: usize) -> Self {
         match config.parallel.ranks_per_device {
             _ if ranks == 1 => DeviceRanks::ALONE,
@@ -54,29 +54,29 @@ impl DeviceRanks {
     }
 }
 
-/// A part of the overhead.
+/// One cause of overhead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OverheadPart {
     /// Key in description files.
     pub name: &'static str,
-    /// Bytes that this part uses.
+    /// Bytes that it takes.
     pub bytes: u64,
-    /// Whether the value was measured on such a device, rather than assumed.
+    /// Whether the value was measured on such a device rather than assumed.
     pub measured: bool,
 }
 
 impl OverheadPart {
-    /// The part that maps `pinned` bytes of host memory.
+    /// Returns the page tables for `pinned` bytes of pinned host memory.
     pub(crate) fn of_pinned(pinned: u64) -> Self {
         OverheadPart { name: PAGE_TABLES, bytes: device::page_table_bytes(pinned), measured: true }
     }
 
-    /// Returns whether this part depends on the run, not on the device alone.
+    /// Returns whether this part depends on the run, not only on the device.
     pub(crate) fn is_of_pinned(&self) -> bool {
         self.name == PAGE_TABLES
     }
 
-    /// Name of the part in sentences.
+    /// Returns the name of the part in sentences.
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self.name {
@@ -90,7 +90,7 @@ impl OverheadPart {
 }
 
 impl Overhead {
-    /// Returns the parts of the overhead of a device. Ranks that share it have one context.
+    /// Returns the parts of a device's overhead. Ranks that share a device share one context.
     pub fn parts(&self, ranks: DeviceRanks) -> Vec<OverheadPart> {
         let each = |bytes: u64| bytes.saturating_mul(ranks.count);
         let all = [
@@ -107,13 +107,13 @@ impl Overhead {
         all.into_iter().filter(|(_, bytes)| *bytes > 0).map(part).collect()
     }
 
-    /// Returns the same values marked as assumed, for another model of device.
+    /// Returns the same values marked as assumed, for a different device model.
     pub(crate) fn elsewhere(mut self) -> Self {
         self.assumed = ["context", "modules", "warm_up", "communicators"].map(str::to_owned).to_vec();
         self
     }
 
-    /// Sum of all parts in bytes; `None` on overflow.
+    /// Returns the sum of all parts in bytes; `None` on overflow.
     pub(crate) fn bytes(&self) -> Option<u64> {
         let parts = [self.modules, self.warm_up, self.communicators];
         parts.into_iter().try_fold(self.context, u64::checked_add)

@@ -23,11 +23,11 @@ use config::{RecomputePolicy, RunConfig};
 use worker::Placement;
 use worker::Setup;
 
-/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title, with the first
-/// rank of each role.
+/// Plans the whole run like [`plan_run`](crate::plan_run). Returns a page with this title that shows the
+/// first rank of each role.
 pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Result<Report> {
     let began = Instant::now();
-    let ranks_on_device = DeviceRanks::of(&config);
+    let ranks_on_device = DeviceRanks::from_config(&config);
     let device = options.target.device(options.capacity, ranks_on_device)?;
     let description = device.description(ranks_on_device);
     let resolved = Resolved::new(config, &description)?;
@@ -36,8 +36,8 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let plans = plan_all(&setup)?;
     let with_ranks = plans.roles().iter().enumerate().map(|(role, plan)| (plan, plans.ranks_of(role)));
     let ranks: Vec<_> = with_ranks.map(|(plan, ranks)| memory(&setup, plan, ranks.collect())).collect();
-    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks_on_device), RankForm::Threads);
-    let timed = if fit.fits { TimedStep::of(&setup, &device)? } else { None };
+    let fit = Fit::from_plans(&setup, &plans, device.overhead.parts(ranks_on_device), RankForm::Threads);
+    let timed = if fit.fits { TimedStep::predict(&setup, &device)? } else { None };
     let schedule = match config.parallel.pipeline {
         1 => None,
         _ => {

@@ -1,11 +1,11 @@
-//! Parts shared by the page of a plan and the page of a run.
+//! Parts shared by the pages of plans and of runs.
 
 use collective::{Axis, GridShape};
 use config::RunConfig;
 use telemetry::report::{RankMemory, Tile};
 use telemetry::units::{bytes, grouped};
 
-/// The model, the grid and the device in one line.
+/// Describes the model, the grid and the device in one line.
 pub fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
     let model = config.model.summary();
     let ranks = ranks_in_words(config.parallel.grid());
@@ -14,7 +14,7 @@ pub fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
-/// The number of ranks, and the axes along which there are several.
+/// Describes the number of ranks, and the axes with several ranks.
 fn ranks_in_words(grid: GridShape) -> String {
     let axes: Vec<_> = grid.axes().filter(|(_, size)| *size > 1).collect();
     match axes[..] {
@@ -29,15 +29,15 @@ fn ranks_in_words(grid: GridShape) -> String {
     }
 }
 
-/// Tiles with the peaks of the rank that needs most.
+/// Returns tiles with the memory figures of the rank with the most.
 pub fn memory_tiles(ranks: &[RankMemory]) -> Vec<Tile> {
-    let of = if ranks.len() > 1 { ", the most of any rank" } else { "" };
+    let suffix = if ranks.len() > 1 { ", the most of any rank" } else { "" };
     let most = |figure: usize| ranks.iter().map(|rank| rank.figures[figure]).max();
     let tile = |name, figure| {
         most(figure).map(|most| Tile {
             name,
             value: bytes(most),
-            note: format!("{} bytes{of}", grouped(most)),
+            note: format!("{} bytes{suffix}", grouped(most)),
         })
     };
     [tile("Peak reserved", 3), tile("Peak allocated", 2)].into_iter().flatten().collect()

@@ -12,13 +12,13 @@ use config::{self, RunConfig};
 use worker::dataset::Dataset;
 use worker::setup::blueprint;
 
-/// Returns the stages of a run, in order. Costs of layers are counted on Meta or read from a file, so that
-/// every rank and every plan finds the same partition.
+/// Returns the stages of a run, in order. Costs of layers are counted on Meta or read from a file, so every
+/// rank and every plan finds the same partition.
 pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<Stage>> {
     let layers = config.layers();
     let stages = config.stages();
     if stages == 1 {
-        // A profile that the configuration names must be of this run, even if nothing uses it.
+        // A configured profile must be of this run, even if it is not needed.
         if let Some(path) = &config.parallel.profile {
             Profile::of_run(path, config, description)?;
         }
@@ -26,9 +26,10 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
     }
     let partition = match &config.parallel.partition {
         config::PartitionPolicy::Layers(counts) => Partition::explicit(layers, stages, counts),
-        config::PartitionPolicy::Fastest => {
-            Partition::fastest(&Costs::of(config, dataset, description)?.for_partition(config), stages)
-        }
+        config::PartitionPolicy::Fastest => Partition::fastest(
+            &Costs::from_config(config, dataset, description)?.for_partition(config),
+            stages,
+        ),
         config::PartitionPolicy::Smallest => {
             let measured = measure::layers(config, dataset, description)?;
             let crossing = measured.iter().filter_map(|layer| layer.output);
@@ -42,7 +43,7 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
     Ok(partition.map_err(refused)?.stages())
 }
 
-/// The policy of the partition, in words.
+/// Describes the policy of the partition.
 pub fn in_words(config: &RunConfig) -> String {
     match (&config.parallel.partition, &config.parallel.profile) {
         (config::PartitionPolicy::Layers(_), _) => "as configured".to_owned(),

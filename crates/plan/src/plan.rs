@@ -21,21 +21,21 @@ use worker::{Placement, Setup, Worker};
 pub struct Plan {
     /// The rank.
     pub rank: usize,
-    /// Every counter of the rank's allocator after the last step.
+    /// All counters of the rank's allocator after the last step.
     pub statistics: Statistics,
-    /// The same counters with the traffic, without times.
+    /// The same counters and traffic as rank statistics, without times.
     pub counters: RankStatistics,
-    /// The allocator's events, part by part of the run, until they repeat.
+    /// The allocator's events in each part of the run, until they repeat.
     pub parts: Arc<PlannedParts>,
-    /// Traffic between ranks in a training step.
+    /// Traffic between ranks in a training step, by axis.
     pub step_traffic: AxisTraffic,
-    /// Whether the rank fits its device and limit. If not, the figures are those of a device with unlimited
+    /// Whether the rank fits its device and limit. If not, the figures are for a device with unlimited
     /// memory.
     pub fits: bool,
 }
 
 impl Plan {
-    /// Returns whether the figures of device and host of a rank that ran equal the plan, byte for byte.
+    /// Returns whether the memory of a rank that ran, on device and host, equals the plan exactly.
     pub fn agrees(&self, ran: &RankStatistics) -> bool {
         let planned = &self.statistics;
         let host = |statistic| (statistic, self.counters.get(statistic));
@@ -52,25 +52,25 @@ impl Plan {
     }
 }
 
-/// Most plans made to find the memory that a rank reserves at the start.
+/// Maximum number of plans made to find the memory that a rank preallocates.
 const ROUNDS: usize = 16;
 
-/// Runs rank `rank` of the configuration on Meta to its end, skipping steps that would change nothing.
+/// Runs rank `rank` on Meta to the run's end, skipping steps that would change nothing.
 ///
 /// # Errors
-/// Errors of the run; out of memory if the run would be.
+/// The run fails, for example because it is out of memory.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     plan_recording(setup, rank, PLANNED_EVENTS)
 }
 
-/// [`plan`] that records at most `events` events of a part of the run; a longer part has no trace.
+/// Like [`plan`], but records at most `events` events per part of the run; a longer part has no trace.
 pub(crate) fn plan_recording(setup: &Setup, rank: usize, events: usize) -> Result<Plan> {
     let mut round = plan_once(setup, rank, events)?;
     if !setup.config.memory.preallocate {
         return Ok(round.plan);
     }
-    // Preallocated memory may be divided differently, so that more is needed. What a device holds from its
-    // creation is in `taken` too, so the list itself need never stop growing.
+    // Preallocated memory may be divided differently and then be insufficient. `taken` includes what a device
+    // holds from its creation, so comparing `taken` itself might never end.
     for _ in 1..ROUNDS {
         let before = Setup { preallocation: Arc::new(round.taken), ..setup.clone() };
         round = plan_once(&before, rank, events)?;
@@ -86,12 +86,12 @@ pub(crate) fn plan_recording(setup: &Setup, rank: usize, events: usize) -> Resul
     )))
 }
 
-/// A plan, and what the next one needs to know of it.
+/// A plan, and the input of the next round.
 struct Round {
     plan: Plan,
-    /// The segments that the rank holds at the end.
+    /// Segments that the rank holds at the end.
     taken: Vec<Preallocation>,
-    /// Whether the rank requests memory from its driver after the start.
+    /// Whether the rank requests memory from the driver after the start.
     requests_later: bool,
 }
 
@@ -114,7 +114,7 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
         add(RunPart::Reference, 0, &mut parts, &worker);
     }
     let requests = worker.device().statistics().num_device_alloc;
-    let mut steps = Steps::new(&setup, calendar.clone(), Layout::of(worker.device(), &calendar));
+    let mut steps = Steps::new(&setup, calendar.clone(), Layout::from_device(worker.device(), &calendar));
     let mut step_traffic = AxisTraffic::default();
     let mut step = setup.first_step();
     while let Some(next) = steps.next(&setup, step)? {
@@ -136,13 +136,13 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
             break;
         }
         let planned = PlannedStep { verification, step: planned, validation };
-        steps.ran(next, Layout::of(worker.device(), &calendar), planned);
+        steps.ran(next, Layout::from_device(worker.device(), &calendar), planned);
         step = next + 1;
     }
     parts.effects = steps.into_effects();
     let statistics = worker.device().statistics();
     let counters = worker.counters(PhaseTimes::default(), DriverAccount::default());
-    let taken = Preallocation::of(worker.device());
+    let taken = Preallocation::from_device(worker.device());
     let requests_later = statistics.num_device_alloc > requests;
     let plan = Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true };
     Ok(Round { plan, taken, requests_later })
@@ -154,20 +154,20 @@ fn traffic(worker: &Worker) -> AxisTraffic {
     traffic
 }
 
-/// The number of allocations of a step from which repeated micro-batches are skipped. The plan of shorter
-/// steps has all their events, for comparison with the run's.
+/// Repeated micro-batches are skipped in steps with at least this many allocations. Plans of shorter steps
+/// have all events, for comparison with the run.
 const REPEATS_FROM: u64 = 1 << 16;
 
-/// The number of allocations in the steps of all roles together from which that is so.
+/// Repeated micro-batches are skipped if the steps of all roles together have this many allocations.
 const REPEATS_FROM_OF_ALL: u64 = 1 << 18;
 
-/// Most allocations of all roles of a pipeline together: they take about two seconds on two cores.
+/// Maximum allocations of all roles of a pipeline together, which take about two seconds on two cores.
 const MOST_ALLOCATIONS: u64 = 1 << 22;
 
-/// Most pipelines with other roles, as those that hold other shards, of which each may have as many.
+/// Number of distinct pipelines, such as those with other shards, for which the maximum is raised.
 const MOST_PIPELINES: u64 = 4;
 
-/// The limits of the work of each role in a plan of `roles`, which are those of `stages` ranks of pipelines.
+/// Returns the work allowed for each of `roles` roles in pipelines of `stages` ranks.
 pub(crate) fn work_of_each(roles: usize, stages: usize) -> PlanWork {
     let pipelines = (roles.div_ceil(stages.max(1)) as u64).clamp(1, MOST_PIPELINES);
     let roles = roles.max(1) as u64;
@@ -177,25 +177,26 @@ pub(crate) fn work_of_each(roles: usize, stages: usize) -> PlanWork {
     }
 }
 
-/// The properties that determine a rank's memory.
+/// The properties that determine a rank's memory; equal roles have equal plans.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Role {
     pub(crate) stage: usize,
     validations: usize,
-    /// Micro-batches whose answers the reference model scores before the first step.
+    /// Number of micro-batches that the reference model scores before the first step.
     scored: usize,
-    /// Micro-batches of a step, gradient sets, parts of the sum over ranks, and the lanes without a set.
+    /// Number of micro-batches of a step, of gradient sets, and of parts of the sum over ranks; then the
+    /// lanes without a gradient set.
     lanes: (usize, usize, usize, Vec<usize>),
-    /// Elements of the rank's shards, if they differ between ranks.
+    /// Elements of each of the rank's shards, if state is sharded.
     shards: Vec<usize>,
-    /// Whether the rank adds the parameters that all tensor-parallel ranks hold whole to the norm.
+    /// Whether this is the tensor-parallel rank that adds replicated parameters to the gradient norm.
     first_tensor_rank: bool,
-    /// Whether the rank adds to the norm what all ranks hold that share sequences but no state.
+    /// Whether this is the context-parallel rank that adds unsharded parameters to the gradient norm.
     first_context_rank: bool,
 }
 
 impl Role {
-    pub(crate) fn of(setup: &Setup, rank: usize) -> Result<Self> {
+    pub(crate) fn from_rank(setup: &Setup, rank: usize) -> Result<Self> {
         let grid = setup.config.parallel.grid().seen_from(rank)?;
         let replica = grid.coordinate(Axis::Data);
         let stage = grid.coordinate(Axis::Pipeline);

@@ -1,4 +1,4 @@
-//! `plimsoll plan --precision`: the types and the arithmetic of every operator of a step.
+//! `plimsoll plan --precision`: the dtypes and arithmetic of every operator of a step.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,35 +20,35 @@ use crate::prepare::prepare_shapes;
 use crate::resolve::resolve;
 use crate::target::PlanOptions;
 
-/// Calls of an operator in a step, and the types of its results and of the gradients that it computes.
+/// Dtypes of one operator in a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatorTypes {
-    /// Forward calls of the planned ranks in one step.
+    /// Number of forward calls of the planned ranks in one step.
     pub calls: u64,
-    /// Types of its results.
+    /// Dtypes of its results.
     pub results: BTreeSet<DType>,
-    /// Types of its inputs' gradients.
+    /// Dtypes of its inputs' gradients.
     pub gradients: BTreeSet<DType>,
 }
 
-/// The operators of a configuration's step with their types.
+/// Dtypes of all operators in a configuration's step.
 #[derive(Clone, Debug)]
 pub struct PlannedPrecision {
-    /// The compute type, the gradients' and whether matmuls of f32 use TF32, in words.
+    /// Compute dtype, gradient dtype and whether f32 matmuls use TF32, in words.
     summary: String,
     operators: BTreeMap<&'static str, OperatorTypes>,
     table: PrecisionTable,
-    /// Whether the table casts operands.
+    /// Whether operands are cast as the table says (autocast).
     is_autocast: bool,
 }
 
-/// Returns the types with which a configuration computes: the worker of each pipeline rank runs a step on
-/// Meta, and every operator is observed. Their arithmetic is that of the model family's table.
+/// Returns the dtypes with which a configuration computes. The worker of each pipeline rank runs a step on
+/// Meta while all operators are observed. Arithmetic comes from the model family's table.
 pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<PlannedPrecision> {
-    let ranks = DeviceRanks::of(&config);
+    let ranks = DeviceRanks::from_config(&config);
     let description = options.target.device(options.capacity, ranks)?.description(ranks);
     let (config, _) = resolve(config, &description)?;
-    // Types do not depend on whether the run fits.
+    // Dtypes do not depend on whether the run fits.
     let setup = boundless(&prepare_shapes(config, Placement::Meta(description))?);
     let seen = Rc::new(Seen::default());
     for rank in setup.config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks {
@@ -106,14 +106,14 @@ impl Observer for Seen {
 }
 
 impl PlannedPrecision {
-    /// The operators by name.
+    /// Returns the operators by name.
     #[must_use]
     pub fn operators(&self) -> &BTreeMap<&'static str, OperatorTypes> {
         &self.operators
     }
 }
 
-/// Joins the names of types; a dash if there are none.
+/// Joins the names of dtypes; a dash if there are none.
 fn names(types: &BTreeSet<DType>) -> String {
     let names: Vec<&str> = types.iter().map(|dtype| dtype.name()).collect();
     if names.is_empty() { "-".to_owned() } else { names.join(", ") }
@@ -145,7 +145,7 @@ impl fmt::Display for PlannedPrecision {
     }
 }
 
-/// Writes a line of the table, without spaces at its end.
+/// Writes a line of the table without trailing spaces.
 fn line(f: &mut fmt::Formatter<'_>, cells: [&str; 7]) -> fmt::Result {
     let [operator, calls, operands, arithmetic, results, gradients, in_f32] = cells;
     let line = format!(

@@ -1,7 +1,8 @@
-//! Profiles: files with the times of a model's layers on a device, by which `parallel.profile` partitions.
+//! Profiles: files with measured times of a model's layers, from which `parallel.profile` partitions the
+//! layers.
 //!
-//! Times differ between measurements, but all ranks, every plan and a continued run must find the same
-//! partition. Therefore crate `bench` measures once and writes a file, which all of them read.
+//! Times vary between measurements, but all ranks, plans and resumed runs must find the same partition.
+//! Therefore crate `bench` measures once and writes a file that all of them read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,25 +17,26 @@ use crate::layer_cost::LayerCost;
 use crate::toml_file;
 use config::RunConfig;
 
-/// Nanoseconds of the longest accepted time, eleven days: far above any layer's.
+/// Maximum accepted time in nanoseconds: eleven days, far above any layer's.
 pub const LONGEST: u64 = 1_000_000_000_000_000;
 
-/// The times of a model's layers on one device.
+/// Measured times of a model's layers on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Model of the device on which they were measured.
+    /// Model of the device on which times were measured.
     pub device: String,
-    /// Versions of the libraries that compute.
+    /// Versions of the compute libraries.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub libraries: String,
-    /// The settings that determine the times, by `section.key`, as TOML.
+    /// Settings that determine the times, by `section.key`, as TOML values.
     pub of: BTreeMap<String, String>,
-    /// The layers, in order. The first includes everything before the layers, the last everything after them.
+    /// Times of the layers, in order. The first layer includes everything before the layers, the last
+    /// everything after them.
     pub layers: Vec<LayerTimes>,
 }
 
-/// Nanoseconds of each of several equal layers.
+/// Times of several consecutive equal layers, in nanoseconds per layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerTimes {
@@ -46,23 +48,23 @@ pub struct LayerTimes {
     pub backward_input: u64,
     /// The half of backward that computes the weights' gradients.
     pub backward_weight: u64,
-    /// Extra time of backward if it recomputes the layer.
+    /// Additional time of backward if it recomputes the layer.
     pub recomputed: u64,
-    /// Gradient norm and optimizer update of a step.
+    /// Gradient norm and optimizer update, per step.
     pub update: u64,
 }
 
 impl Profile {
-    /// Reads a profile.
+    /// Reads a profile from a file.
     ///
     /// # Errors
-    /// A file that cannot be read or is invalid, in one sentence with the line.
+    /// The file cannot be read or is invalid; the error is a sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
         let (text, name) = toml_file::read(path)?;
         Self::parse(&text, &name)
     }
 
-    /// Parses the text of a file called `name`.
+    /// Parses a profile; `name` is the file's name in errors.
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let times = |layer: &LayerTimes| {
@@ -79,10 +81,11 @@ impl Profile {
         }
     }
 
-    /// Reads the profile that a run's configuration names, for devices like `description`.
+    /// Reads the profile that a run's configuration names, and checks that it fits the run and devices like
+    /// `description`.
     ///
     /// # Errors
-    /// As for [`Profile::load`]; a profile of another model, other sizes or another device.
+    /// As for [`Profile::load`]; the profile is of another model, other sizes or another device.
     pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
         let index = config.origins.find("parallel.profile");
         let refused = |what: String| PlanError::Refused(format!("{index}: parallel.profile: {what}"));
@@ -115,10 +118,10 @@ impl Profile {
         self.layers.iter().flat_map(|layer| std::iter::repeat_n(cost(layer), layer.count)).collect()
     }
 
-    /// Returns the text of a file that [`Profile::load`] reads.
+    /// Serializes the profile as TOML, as read by [`Profile::load`].
     ///
     /// # Errors
-    /// Values that TOML cannot hold, which no profile that was read or measured has.
+    /// A value cannot be represented in TOML, which does not occur for values that were read or measured.
     pub fn to_toml(&self) -> Result<String> {
         let unwritable = |error| PlanError::Refused(format!("a profile that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;

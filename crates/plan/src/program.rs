@@ -1,25 +1,25 @@
-//! Pages of this program in a run's memory.
+//! Memory of this program's own pages and libraries in a run.
 
 use std::fs;
 use std::ops::Range;
 
-/// The share of the mapped pages of the program's file that a run on the host reads, as a fraction, measured
-/// on Linux; the rest is for other commands and devices.
+/// Fraction of the program file's mapped pages that a run on the CPU touches, measured on Linux; the other
+/// pages are for other commands and devices.
 const READ: (u64, u64) = (1, 2);
-/// Bytes of the system's and MPI's libraries that a run reads, and of the heap, measured on Linux.
+/// Bytes of system libraries, MPI's libraries and the heap in a run, measured on Linux.
 const LIBRARIES: u64 = 13 << 19;
-/// Bytes of the mapped file where the system does not say.
+/// Assumed bytes of the mapped file if the system does not report them.
 const TYPICAL: u64 = 24 << 20;
 
-/// Bytes of the program with its libraries and heap in a run of this build, which runs what plans.
+/// Returns the resident bytes of a run by this program: its code, libraries and heap.
 pub(crate) fn resident_bytes() -> u64 {
     let own = (resident_bytes as fn() -> u64 as *const ()).addr() as u64;
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     LIBRARIES + mapped_bytes(&maps, own).unwrap_or(TYPICAL) / READ.1 * READ.0
 }
 
-/// Bytes that `maps` (the text of `/proc/self/maps`) maps of the file whose code is at the address `own`, on
-/// lines next to each other: a reader of the file's symbols may map it once more elsewhere.
+/// Returns the bytes that `maps` (the text of `/proc/self/maps`) maps from the file with code at address
+/// `own`. Only adjacent lines are counted, because a symbol reader may map the file again elsewhere.
 fn mapped_bytes(maps: &str, own: u64) -> Option<u64> {
     let mappings: Vec<_> = maps.lines().filter_map(mapping).collect();
     let file = mappings.chunk_by(|one, next| one.file == next.file);
@@ -31,7 +31,7 @@ fn mapped_bytes(maps: &str, own: u64) -> Option<u64> {
 /// A line of `/proc/self/maps`.
 struct Mapping<'a> {
     addresses: Range<u64>,
-    /// The file's device, number and path.
+    /// Device, inode and path of the mapped file.
     file: &'a str,
 }
 

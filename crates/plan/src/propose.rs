@@ -1,5 +1,5 @@
-//! Configurations that fit a device, the fastest first: grids, schedules, ZeRO stages, recomputation and
-//! micro-batch sizes, with the same number of samples in a step.
+//! Searches for configurations that fit a device, the fastest first: grids, schedules, ZeRO stages,
+//! recomputation and micro-batch sizes, with the same number of samples in a step.
 
 mod larger;
 mod layout;
@@ -37,42 +37,42 @@ pub use trades::{Trade, Trades};
 
 const PROPOSALS: usize = 12;
 
-/// The grids that are searched, and how they are named.
+/// Options of a search for configurations that fit.
 #[derive(Clone, Copy, Debug)]
 pub struct FitOptions {
     /// Number of ranks.
     pub ranks: usize,
-    /// Whether proposals name the sizes of all axes and the lanes, also those of the configuration.
+    /// Whether proposals list all axes and lanes, including those that equal the configuration.
     pub names_grid: bool,
-    /// Most allocations of a rank in a plan, where it is less than a plan may make; a candidate that needs
-    /// more is left out.
+    /// Maximum number of allocations of a rank in a plan, if below the default; candidates that need more are
+    /// left out.
     pub most_allocations: u64,
 }
 
-/// The progress of a search.
+/// Progress of a search.
 #[derive(Clone, Copy, Debug)]
 pub enum FitProgress<'a> {
-    /// Layouts that have been screened, of all.
+    /// Another layout has been screened.
     Screened {
-        /// Number of screened layouts.
+        /// Number of layouts screened so far.
         done: usize,
-        /// Number of all.
-        of: usize,
+        /// Number of all layouts.
+        total: usize,
     },
-    /// A proposal that fits.
+    /// A proposal that fits was found.
     Fits(&'a Proposal),
 }
 
 /// A layout that the configuration accepts.
 struct Candidate {
     layout: Layout,
-    /// Keys that give the configuration this layout.
+    /// Keys that configure this layout.
     sets: Vec<String>,
-    /// Seconds of a step by the screening, which decide the order of planning.
+    /// Estimated seconds of a step from screening, which determine the order of planning.
     screened: f64,
 }
 
-/// The result of planning a candidate.
+/// Result of planning a candidate.
 enum Outcome {
     Fits(Box<Proposal>),
     TooLarge,
@@ -80,12 +80,12 @@ enum Outcome {
     Unplanned(PlanError),
 }
 
-/// The settings that all candidates share.
+/// Settings shared by all candidates of a search.
 struct Search {
-    /// The user's configuration, with what was read of its data.
+    /// The user's configuration, and facts read from its data.
     data: Resolved,
     config: RunConfig,
-    /// Keys that give the user's configuration this one; all candidates have them.
+    /// Keys that change the user's configuration into this one; all candidates include them.
     base: Vec<String>,
     device: PlanDevice,
     on_device: DeviceRanks,
@@ -93,14 +93,12 @@ struct Search {
     fit: FitOptions,
 }
 
-/// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
-/// their screening, until enough of them fit, and orders those by the times that the clock predicts.
-/// `on_progress` is called for each layout that is screened and each proposal that fits. Where none does,
-/// state is offloaded, and where none does then, weights too.
+/// Searches for configurations of `fit.ranks` ranks that have the samples of `config` in a step. Candidates
+/// are planned in the order of their screening until enough fit; those are sorted by the times that the clock
+/// predicts. `on_progress` is called for each screened layout and each proposal that fits. If nothing fits,
+/// optimizer state is offloaded too, and then weights.
 ///
-/// # Errors
-/// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
-/// planned.
+/// The configuration is invalid, no grid of this many ranks exists, or no candidate can be planned.
 pub fn propose(
     config: RunConfig,
     options: &PlanOptions,
@@ -148,7 +146,7 @@ pub fn propose(
     }
     let first = proposals.list.first().map(|first| &first.sets);
     if let Some(sets) = first.or(proposals.nearest.as_ref().map(|nearest| &nearest.sets)) {
-        // Keys that all candidates have are in the search's configuration.
+        // Keys common to all candidates are in the search's configuration.
         proposals.trades = search.trades(sets);
     }
     match refusal {
@@ -158,8 +156,8 @@ pub fn propose(
 }
 
 impl Search {
-    /// Sets a key that offloads state or weights in all further candidates. Returns false where that is no
-    /// change, is refused, or frees nothing because devices are the host.
+    /// Sets a key that offloads state or weights in all further candidates. Returns false if this changes
+    /// nothing, is refused, or frees nothing because the device is the CPU.
     fn offload(&mut self, key: &str) -> bool {
         let offloaded = |config: &RunConfig| (config.optim.offload, config.memory.offload_weights);
         let set = format!("{key}=true");
@@ -175,15 +173,15 @@ impl Search {
         }
     }
 
-    /// Returns the layouts that the configuration accepts, the fastest first by the screening. Of those that
-    /// differ only in the size of the groups that share state, the smallest comes first: it needs no less
-    /// memory and sends less from host to host.
+    /// Returns the layouts that the configuration accepts, sorted by screened time. Of layouts that differ
+    /// only in the size of sharding groups, the smallest group comes first: it needs no less memory and sends
+    /// less between hosts.
     fn candidates(&self, on_progress: &mut dyn FnMut(FitProgress<'_>)) -> Result<Vec<Candidate>> {
         let config = &self.config;
-        let screen = Screen::of(&self.device, self.on_device)?;
+        let screen = Screen::for_device(&self.device, self.on_device)?;
         let mut timed: BTreeMap<[usize; 3], TimedLayers> = BTreeMap::new();
         let candidate = |layout: Layout| {
-            // A refused configuration is no candidate.
+            // A refused configuration is not a candidate.
             let sets = [&self.base[..], &layout.sets(config, self.fit.names_grid)].concat();
             let sets = config.with_profile_of(sets).ok()?;
             let changed = config.with(&sets).ok()?;
@@ -197,10 +195,10 @@ impl Search {
             Some(Candidate { layout, sets, screened })
         };
         let all = Layout::all(config, self.fit.ranks, self.device.gpus_per_host());
-        let of = all.len();
+        let total = all.len();
         let mut candidate = candidate;
         let screened = |(done, layout)| {
-            on_progress(FitProgress::Screened { done, of });
+            on_progress(FitProgress::Screened { done, total });
             candidate(layout)
         };
         let mut all: Vec<_> = all.into_iter().enumerate().filter_map(screened).collect();
@@ -235,7 +233,7 @@ impl Search {
     /// Plans a candidate until a rank does not fit.
     ///
     /// # Errors
-    /// Errors that are no refusal of the candidate.
+    /// Planning fails for a reason other than refusing the candidate.
     fn plan(&self, candidate: &Candidate) -> Result<Outcome> {
         match self.proposal(&candidate.sets, candidate.layout) {
             Ok(Some(proposal)) => Ok(Outcome::Fits(Box::new(proposal))),
@@ -246,18 +244,18 @@ impl Search {
         }
     }
 
-    /// Plans and times a configuration; `None` if it does not fit.
+    /// Plans a configuration and predicts its time; `None` if it does not fit.
     fn proposal(&self, sets: &[String], layout: Layout) -> Result<Option<Proposal>> {
         let setup = self.setup(sets)?;
-        // Resident bytes of a host are found in traces.
+        // Resident bytes on the CPU are computed from traces.
         let is_host = self.description.kind == Kind::Cpu;
         let plans = if is_host { plan_within(&setup)? } else { count_within(&setup)? };
-        let fit = Fit::of(&setup, &plans, self.overhead(), RankForm::Threads);
+        let fit = Fit::from_plans(&setup, &plans, self.overhead(), RankForm::Threads);
         if !fit.fits {
             return Ok(None);
         }
         let sent = plans.roles().iter().map(|plan| plan.step_traffic.total().bytes_sent).max().unwrap_or(0);
-        let time = StepTime::of(&setup, &self.device)
+        let time = StepTime::predict(&setup, &self.device)
             .map_err(|error| refused_or_too_long(&setup, plans.roles().len(), error))?;
         let needs = fit.needs;
         let available = fit.available();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Rates of a device, for predicted times.
+/// Compute, memory and link rates of a device, from which times are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRates {
@@ -14,36 +14,36 @@ pub struct DeviceRates {
     pub memory_bytes: f64,
     /// Bytes per second that a rank sends to other ranks of its host.
     pub link_bytes: f64,
-    /// Bytes per second that a rank sends to ranks of other hosts: `bytes` of `[network]`.
+    /// Bytes per second that a rank sends to ranks of other hosts; key `bytes` of `[network]`.
     #[serde(skip)]
     pub network_bytes: Option<f64>,
-    /// FLOP/s of large matmuls in TF32; `None`: half those in bf16.
+    /// FLOP/s of large matmuls in TF32; `None` means half the rate in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops_tf32: Option<f64>,
-    /// FLOP/s of large matmuls in FP8; `None`: twice those in bf16.
+    /// FLOP/s of large matmuls in FP8; `None` means twice the rate in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops_fp8: Option<f64>,
-    /// Seconds of the host for a launch, with the work of the operator around it.
+    /// Host seconds per kernel launch, including the operator around it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch_seconds: Option<f64>,
-    /// Seconds of a kernel that does nothing, with the pause before the next one.
+    /// Seconds of an empty kernel, including the gap before the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seconds: Option<f64>,
-    /// Seconds of the host for the mark and the launch of a CUDA graph at the beginning of each part of a
-    /// step that is replayed, and for the graph before each call between ranks.
+    /// Host seconds per CUDA graph of a replayed step, of which each section and each communication call
+    /// begins one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph_seconds: Option<f64>,
-    /// Seconds by which a call of a CUDA graph follows the one before it sooner than without a graph; `None`:
-    /// 0.
+    /// Seconds by which a call starts sooner within a CUDA graph than without; `None` means 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph_gain_seconds: Option<f64>,
-    /// Bytes per second of copies between a device and pinned memory, in each of both directions at once.
+    /// Bytes per second of copies between a device and pinned memory, in each direction while both are in
+    /// use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_copy_bytes: Option<f64>,
-    /// Seconds of the shortest message between ranks of a host.
+    /// Seconds of the shortest message between ranks of one host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_seconds: Option<f64>,
-    /// Seconds of the shortest message between ranks of different hosts: `seconds` of `[network]`.
+    /// Seconds of the shortest message between hosts; key `seconds` of `[network]`.
     #[serde(skip)]
     pub network_seconds: Option<f64>,
     /// Keys above whose values were not measured on such a device.
@@ -52,49 +52,49 @@ pub struct DeviceRates {
 }
 
 impl DeviceRates {
-    /// FLOP/s of large matmuls in TF32.
+    /// Returns the FLOP/s of large matmuls in TF32.
     #[must_use]
     pub fn tf32(&self) -> f64 {
         self.flops_tf32.unwrap_or(self.flops_bf16 / 2.0)
     }
 
-    /// FLOP/s of large matmuls in FP8.
+    /// Returns the FLOP/s of large matmuls in FP8.
     #[must_use]
     pub fn fp8(&self) -> f64 {
         self.flops_fp8.unwrap_or(2.0 * self.flops_bf16)
     }
 
-    /// Seconds of the host for a launch.
+    /// Returns the host seconds per kernel launch.
     #[must_use]
     pub fn launch(&self) -> f64 {
         self.launch_seconds.unwrap_or(4e-6)
     }
 
-    /// Seconds of a kernel that does nothing.
+    /// Returns the seconds of an empty kernel.
     #[must_use]
     pub fn kernel(&self) -> f64 {
         self.kernel_seconds.unwrap_or(3e-6)
     }
 
-    /// Seconds of the host for a CUDA graph of a replayed step.
+    /// Returns the host seconds per CUDA graph of a replayed step.
     #[must_use]
     pub fn graph(&self) -> f64 {
         self.graph_seconds.unwrap_or(10e-6)
     }
 
-    /// Bytes per second of copies from the host.
+    /// Returns the bytes per second of copies between host and device.
     #[must_use]
     pub fn host_copy(&self) -> f64 {
         self.host_copy_bytes.unwrap_or(20e9)
     }
 
-    /// Bytes per second that a rank sends to ranks of other hosts.
+    /// Returns the bytes per second that a rank sends to ranks of other hosts.
     #[must_use]
     pub fn network(&self) -> f64 {
         self.network_bytes.unwrap_or(self.link_bytes)
     }
 
-    /// Seconds of the shortest message to a rank of this host, or of another one.
+    /// Returns the seconds of the shortest message to a rank of this host or, if `is_far`, of another host.
     #[must_use]
     pub fn message(&self, is_far: bool) -> f64 {
         match is_far {
@@ -103,18 +103,18 @@ impl DeviceRates {
         }
     }
 
-    /// All rates, which must be above 0.
+    /// Iterates over all rates, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
         let required = [self.flops_bf16, self.flops_f32, self.memory_bytes, self.link_bytes];
         required.into_iter().chain(self.optional().into_iter().filter_map(|(_, rate)| rate))
     }
 
-    /// Keys of rates that a file may omit and this one does, with the values assumed for them.
+    /// Returns the keys of optional rates that this description omits, for which defaults are assumed.
     pub(crate) fn omitted(&self) -> Vec<&'static str> {
         self.optional().into_iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect()
     }
 
-    /// Keys and values of the rates that a description may omit.
+    /// Returns the keys and values of the optional rates.
     fn optional(&self) -> [(&'static str, Option<f64>); 8] {
         [
             ("flops_tf32", self.flops_tf32),

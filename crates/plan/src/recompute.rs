@@ -1,8 +1,9 @@
-//! `memory.recompute = "auto"`: the cheapest recomputation that fits, found by planning instead of a formula.
+//! `memory.recompute = "auto"`: chooses the cheapest recomputation that fits, by planning instead of a
+//! formula.
 //!
-//! The cheapest choice recomputes the fewest layers; among equals, it has the most segments, whose last
-//! operators are not recomputed. The choice replaces `"auto"` in the configuration, so that all ranks, the
-//! files of the run and resumed runs have the same.
+//! The cheapest choice recomputes the fewest layers; among equals it has the most segments, because the last
+//! operators of a segment are not recomputed. The choice replaces `"auto"` in the configuration, so all
+//! ranks, the run's files and resumed runs use the same.
 
 use std::sync::Arc;
 
@@ -13,20 +14,20 @@ use config::{Memory, RecomputePolicy};
 use telemetry::units::grouped;
 use worker::Setup;
 
-/// Steps planned for runs without a last step, after which memory has settled.
+/// Number of planned steps for runs without a last step; memory has settled by then.
 const STEPS: u64 = 4;
 
-/// A choice: the first `layers` of a stage recomputed in `segments` segments.
+/// A choice: recompute the first `layers` layers of each stage, in `segments` segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Choice {
     layers: usize,
     segments: usize,
 }
 
-/// Returns `setup` with its recomputation chosen, if the configuration leaves it open.
+/// Replaces `"auto"` recomputation in `setup` by the cheapest that fits; returns other setups unchanged.
 ///
 /// # Errors
-/// Errors of planning; nothing fits.
+/// Planning fails, or nothing fits.
 pub fn settle(setup: Setup) -> Result<Setup> {
     if setup.config.memory.recompute != RecomputePolicy::Auto {
         return Ok(setup);
@@ -39,7 +40,7 @@ pub fn settle(setup: Setup) -> Result<Setup> {
     fitting.ok_or_else(|| search.refusal())
 }
 
-/// [`settle`] for a measurement, which has no last step.
+/// Like [`settle`], for a measurement without a last step.
 pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
     let mut short = setup.clone();
     Arc::make_mut(&mut short.config).train.steps = setup.first_step() + STEPS;
@@ -48,7 +49,7 @@ pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
     Ok(Setup { blueprint: settled.blueprint, ..setup })
 }
 
-/// Encodes the choice for [`adopt`]; empty if the configuration leaves it open.
+/// Encodes the choice for [`adopt`]; empty if recomputation is still `"auto"`.
 pub fn encode(memory: &Memory) -> String {
     let Memory { recompute, recompute_layers, .. } = memory;
     match recompute {
@@ -59,7 +60,7 @@ pub fn encode(memory: &Memory) -> String {
     }
 }
 
-/// Returns `setup` with the choice that another rank has encoded.
+/// Applies the choice that another rank has encoded.
 pub fn adopt(setup: Setup, text: &str) -> Result<Setup> {
     match decode(text) {
         Some((recompute, layers)) => with(&setup, recompute, layers),
@@ -77,7 +78,7 @@ fn decode(text: &str) -> Option<(RecomputePolicy, usize)> {
     Some((recompute, layers.parse().ok()?))
 }
 
-/// Returns the setup with these keys. Recomputation changes costs, so layers are partitioned anew.
+/// Sets the recomputation keys. Recomputation changes costs, so layers are partitioned again.
 fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> Result<Setup> {
     let mut setup = setup.clone();
     let memory = &mut Arc::make_mut(&mut setup.config).memory;
@@ -97,7 +98,7 @@ fn layers_of_a_stage(setup: &Setup) -> usize {
 }
 
 impl Choice {
-    /// Returns `setup` with this choice; a stage has at most `all` layers.
+    /// Applies this choice to `setup`; `all` is the number of layers of the largest stage.
     fn apply(self, setup: &Setup, all: usize) -> Result<Setup> {
         let recompute = match self {
             Choice { segments: 0, .. } => RecomputePolicy::None,
@@ -115,10 +116,10 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Returns the setup of a choice and its plans; `None` if it does not fit.
+    /// Returns the setup and plans of a choice; `None` if it does not fit.
     fn plans(&self, choice: Choice) -> Result<Option<(Setup, Plans)>> {
         let setup = choice.apply(self.setup, self.layers)?;
-        // Only whether it fits matters: the run is not compared with this plan.
+        // The run is not compared with this plan, so counts suffice.
         match count_within(&setup) {
             Ok(plans) => Ok(Some((setup, plans))),
             Err(error) if error.is_out_of_memory() => Ok(None),
@@ -130,7 +131,7 @@ impl Search<'_> {
         Ok(self.plans(choice)?.map(|(setup, _)| setup))
     }
 
-    /// Layers per segment to try, ascending: 1, 2, 3, 4, 6, 8, 12, 16, …
+    /// Returns the segment lengths to try, ascending: 1, 2, 3, 4, 6, 8, 12, 16, …
     fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
         let layers = self.layers;
         let powers = (0..usize::BITS).map(|bit| 1_usize << bit).take_while(move |power| *power <= layers);
@@ -144,8 +145,8 @@ impl Search<'_> {
             .flatten()
     }
 
-    /// Returns the fewest layers that fit, with the shortest segments that fit with so few. That recomputing
-    /// more layers needs no more memory is assumed by the search only: the result has been planned.
+    /// Returns the choice with the fewest layers that fits, with the shortest segments among these. Only the
+    /// search assumes that recomputing more layers needs no more memory; the result itself has been planned.
     fn cheapest(&self) -> Result<Option<Setup>> {
         let mut best: Option<(usize, Setup)> = None;
         for length in self.lengths() {
@@ -169,7 +170,7 @@ impl Search<'_> {
         Ok(best.map(|(_, fitting)| fitting))
     }
 
-    /// The refusal, with the least memory that any choice needs.
+    /// Returns a refusal that states the least memory needed by any choice.
     fn refusal(&self) -> PlanError {
         let mut unlimited = self.setup.clone();
         unlimited.device.limit_bytes = None;
@@ -200,7 +201,7 @@ impl Search<'_> {
     }
 }
 
-/// The keys of the choice, in words.
+/// Formats the recomputation keys.
 pub fn in_words(memory: &Memory) -> String {
     let recompute = match memory.recompute {
         RecomputePolicy::None => "\"none\"".to_owned(),

@@ -1,4 +1,4 @@
-//! The nearest configuration that fits, found by planning candidates.
+//! Finds the nearest configuration that fits, by planning candidates.
 
 use std::time::{Duration, Instant};
 
@@ -13,29 +13,29 @@ use crate::roles::{Plans, plan_within};
 use config::{LoraBase, LoraSection, Memory, Optim, Parallel, RecomputePolicy, RunConfig};
 use worker::Setup;
 
-/// Duration after which the search for a configuration that fits ends.
+/// Duration after which the search gives up.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The highest ZeRO stage.
 const MOST_STAGE: u32 = 3;
 
-/// The beginning of a refusal for lack of device memory.
+/// Start of a refusal for lack of device memory.
 pub(crate) const DOES_NOT_FIT: &str = "the run does not fit on this device: ";
 
-/// Keys with other values, with which the run fits.
+/// Changed keys with which a run fits.
 #[derive(Clone, Debug)]
 pub struct Remedy {
     /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
-    /// The run's memory then.
+    /// The run's memory with these keys.
     pub fit: Fit,
-    /// Changes in words that the keys do not say: another number of ranks, another global batch; may be
+    /// Further changes that the keys do not show, such as the number of ranks or the global batch; may be
     /// empty.
     pub consequences: String,
 }
 
-/// Returns, in words with a comma before them, how a run with the sizes of `after` differs in ranks and
-/// global batch; empty if it does not.
+/// Describes how `after` differs from `before` in ranks and global batch, preceded by a comma; empty if
+/// equal.
 pub(crate) fn consequences(before: &RunConfig, after: &RunConfig) -> String {
     let ranks = [before.world_size(), after.world_size()];
     let samples = [before.train.global_batch_size, after.train.global_batch_size];
@@ -47,8 +47,8 @@ pub(crate) fn consequences(before: &RunConfig, after: &RunConfig) -> String {
     changed("on", ranks, "ranks") + &changed("with", samples, &format!("{unit} a step"))
 }
 
-/// Returns the refusal of a run that does not fit: the figures, what takes most, and the nearest
-/// configuration that would fit.
+/// Returns the error for a run that does not fit: the figures, the largest causes, and the nearest
+/// configuration that fits.
 pub fn refusal(setup: &Setup, plans: &Plans, fit: &Fit) -> PlanError {
     let broken = fit.broken_limit();
     let text = match broken {
@@ -68,7 +68,7 @@ pub fn refusal(setup: &Setup, plans: &Plans, fit: &Fit) -> PlanError {
     let advice = match nearest(setup, fit) {
         Some(Remedy { sets, fit, consequences }) => {
             let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
-            // A limit is compared with what a rank reserves, a device with all that it holds.
+            // A limit applies to reserved bytes; a device's capacity applies to everything that it holds.
             let needs = if broken.is_some() { fit.most } else { fit.needs };
             format!("; {}{consequences} would need {} ({})", sets.join(" "), grouped(needs), bytes(needs))
         }
@@ -77,11 +77,11 @@ pub fn refusal(setup: &Setup, plans: &Plans, fit: &Fit) -> PlanError {
     PlanError::Refused(text + &advice)
 }
 
-/// Returns the first configuration that fits: with more sharded state, which changes nothing else, one ZeRO
-/// stage after the other, and with lanes of one micro-batch; with more, smaller micro-batches; with
-/// recomputed activations; with several of these; beside adapters with frozen weights in 4 bits; with
-/// offloaded state and weights, alone and with these; and with all of them but offloading and codes, and
-/// twice, four, eight times as many pipeline stages, by as many ranks if possible, else by more.
+/// Returns the first configuration that fits. Candidates are, in order: more sharded state, one ZeRO stage
+/// after another, then lanes of one micro-batch; more and smaller micro-batches; recomputed activations;
+/// several of these; adapters with frozen weights in 4 bits; offloaded state and weights, alone and with the
+/// above. Last come twice, four and eight times as many pipeline stages, with the same number of ranks if
+/// possible.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);
@@ -91,13 +91,15 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
         let changed = changed(setup, &sets).ok()?;
         let plans = plan_within(&changed).ok()?;
         let fit = match changed.config.world_size() == setup.config.world_size() {
-            true => Fit::of(&changed, &plans, fit.overhead.clone(), fit.form).in_shared(
+            true => Fit::from_plans(&changed, &plans, fit.overhead.clone(), fit.form).in_shared(
                 &changed,
                 &plans,
                 fit.shared.clone(),
             ),
-            // It is not known which host the ranks would share.
-            false if fit.shared.is_empty() => Fit::of(&changed, &plans, fit.overhead.clone(), fit.form),
+            // The host that the ranks would share is unknown.
+            false if fit.shared.is_empty() => {
+                Fit::from_plans(&changed, &plans, fit.overhead.clone(), fit.form)
+            }
             false => return None,
         };
         let consequences = consequences(&setup.config, &changed.config);
@@ -105,14 +107,14 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     })
 }
 
-/// Returns the setup with other values for some keys.
+/// Returns the setup with some keys changed.
 pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
     let changed = prepare_changed(setup, sets)?;
     recompute::settle(changed.with_hook(setup.hook.clone())?)
 }
 
-/// Returns the keys of each way to share more state among data-parallel ranks: the higher ZeRO stages; then
-/// stage 3 over all ranks, with lanes of one micro-batch, which need no whole gradients.
+/// Returns the keys of each way to shard more state over data-parallel ranks: higher ZeRO stages, then stage
+/// 3 over all ranks with lanes of one micro-batch, which need no whole gradients.
 fn sharded(config: &RunConfig) -> Vec<Vec<String>> {
     let parallel = &config.parallel;
     let micro_batches = config.train.micro_batches();
@@ -175,7 +177,7 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     let divided = [2, 4, 8].into_iter().filter(|by| data.is_multiple_of(*by));
     let grids = divided.map(|by| vec![format!("parallel.data={}", data / by), stages(by)]);
     let grids = grids.chain([2, 4, 8].map(|by| vec![stages(by)]));
-    // One replica has no optimizer state to share.
+    // A single replica cannot shard its optimizer state.
     let shares = |grid: &Vec<String>| !grid.contains(&"parallel.data=1".to_owned());
     let without: Vec<String> = [&again[..], &smallest].concat().concat();
     all.extend(grids.map(|grid| [if shares(&grid) { &everything[..] } else { &without }, &grid].concat()));

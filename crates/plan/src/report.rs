@@ -41,18 +41,18 @@ mod text;
 pub struct PipelinePlan {
     /// Name of the schedule.
     pub schedule: &'static str,
-    /// Number of layers of each stage; rank r of a pipeline of n has stages r, r + n and so on.
+    /// Number of layers of each stage. In a pipeline of n ranks, rank r has stages r, r + n and so on.
     pub layers: Vec<usize>,
     /// Number of micro-batches that the pipeline runs in a step.
     pub micro_batches: usize,
     /// Fraction of the passes' time in which ranks wait for each other.
     pub bubble: f64,
-    /// Source of the passes' times, in words.
+    /// Source of the passes' times, for users.
     pub times: String,
 }
 
 impl PipelinePlan {
-    fn of(setup: &Setup, timed: Option<&TimedStep>) -> Result<Option<Self>> {
+    fn from_setup(setup: &Setup, timed: Option<&TimedStep>) -> Result<Option<Self>> {
         let config = &setup.config;
         let stages = &setup.blueprint.stages;
         if config.parallel.pipeline == 1 {
@@ -69,63 +69,63 @@ impl PipelinePlan {
     }
 }
 
-/// The planned memory of every rank, to the byte.
+/// The planned memory of every rank to the byte, with predictions and remarks.
 #[derive(Clone, Debug)]
 pub struct PlanReport {
-    /// Model of the imitated device.
+    /// Model of the device that is planned for.
     pub device_model: String,
     /// Keys of the device's description that were assumed, not measured.
     pub assumed: Vec<String>,
-    /// Name of the device's kind in `summary.json`.
+    /// Name of the device's kind, as in `summary.json`.
     pub device: &'static str,
     /// The rank grid.
     pub grid: GridSizes,
-    /// Memory settings, with the choice for `recompute = "auto"`.
+    /// Memory settings, with `recompute = "auto"` replaced by the choice.
     pub memory: Memory,
-    /// The plan of every role in the run. Counters that grow with every step cover only the planned steps.
+    /// The plan of every role. Counters that grow with every step cover only the planned steps.
     pub plans: Plans,
     /// The pipeline, if any.
     pub pipeline: Option<PipelinePlan>,
     /// Number of steps.
     pub steps: u64,
-    /// The epochs that decide the steps, if they do.
+    /// Epochs that determine the number of steps, if configured.
     pub epochs: Option<Epochs>,
-    /// The comparison with the devices' memory.
+    /// Comparison with the devices' memory.
     pub fit: Fit,
-    /// The communication along each axis with several ranks.
+    /// Communication along each axis with several ranks.
     pub communication: Vec<AxisCommunication>,
-    /// The predicted time of a step, if the run fits on GPUs.
+    /// Predicted time of a step, if the run fits on GPUs.
     pub time: Option<StepTime>,
-    /// The memory of lanes, if they need more than one gradient set.
+    /// Memory of lanes, if they need several gradient sets.
     pub lanes: Option<LaneCost>,
-    /// The memory of whole gradients, if gradients are sharded and lanes need them.
+    /// Memory of whole gradients, if gradients are sharded and lanes need them.
     pub whole_gradients: Option<WholeGradients>,
-    /// The distribution of lanes, if it is uneven or costs more traffic than an even one.
+    /// Distribution of lanes, if it is uneven or costs extra traffic.
     pub balance: Option<Balance>,
-    /// The memory that frozen parameters save, if there are any.
+    /// Memory saved by frozen parameters, if any.
     pub tuning: Option<TuningCost>,
-    /// The memory of FP8 matmuls, if there are any.
+    /// Memory effect of FP8 matmuls, if any.
     pub fp8: Option<Fp8Cost>,
-    /// Defaults that device, data and model decided, in sentences.
+    /// Sentences about defaults that the device, data or model decided.
     pub defaults: Vec<String>,
-    /// Settings that probably are not meant, in sentences.
+    /// Sentences about settings that are probably unintended.
     pub warnings: Vec<String>,
-    /// Settings without effect, in sentences.
+    /// Sentences about settings without effect.
     pub without_effect: Vec<String>,
     /// Duration of planning.
     pub took: Duration,
-    /// The refusal of a run that does not fit, with settings that would.
+    /// Error for a run that does not fit, with settings that would.
     refusal: Option<String>,
 }
 
-/// Plans the whole run, on all ranks of the configuration, on a device like the chosen one. No device memory
-/// is allocated and no file written.
+/// Plans all ranks of a configuration on a device like the chosen one. Allocates no device memory and writes
+/// no file.
 ///
 /// # Errors
-/// A configuration, data, settings or a description of a device that are wrong.
+/// The configuration, data, settings or the device's description is invalid.
 pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> {
     let began = Instant::now();
-    let ranks = DeviceRanks::of(&config);
+    let ranks = DeviceRanks::from_config(&config);
     let device = options.target.device(options.capacity, ranks)?;
     let description = device.description(ranks);
     let resolved = Resolved::new(config, &description)?;
@@ -133,20 +133,21 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let setup = recompute::settle(setup)?;
     let grid = setup.config.parallel.grid().named().collect();
     let plans = plan_all(&setup)?;
-    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks), RankForm::Threads);
+    let fit = Fit::from_plans(&setup, &plans, device.overhead.parts(ranks), RankForm::Threads);
     let took = began.elapsed();
     let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &plans, &fit).to_string());
-    let timed = if fit.fits { TimedStep::of(&setup, &device)? } else { None };
+    let timed = if fit.fits { TimedStep::predict(&setup, &device)? } else { None };
     let name = device.name();
-    let pipeline = PipelinePlan::of(&setup, timed.as_ref())?;
+    let pipeline = PipelinePlan::from_setup(&setup, timed.as_ref())?;
     let memory = setup.config.memory.clone();
     let time = timed.map(|timed| timed.time.with_mfu(&setup, &device)).transpose()?;
-    let communication = AxisCommunication::of(&setup, &plans, time.as_ref());
-    let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
-    let whole_gradients = plans.largest().map(|plan| WholeGradients::of(&setup, plan)).transpose()?.flatten();
-    let balance = Balance::of(&setup)?;
-    let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
-    let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
+    let communication = AxisCommunication::from_plans(&setup, &plans, time.as_ref());
+    let lanes = plans.largest().map(|plan| LaneCost::from_plan(&setup, plan)).transpose()?.flatten();
+    let whole_gradients =
+        plans.largest().map(|plan| WholeGradients::from_plan(&setup, plan)).transpose()?.flatten();
+    let balance = Balance::from_setup(&setup)?;
+    let tuning = plans.largest().map(|plan| TuningCost::from_plan(&setup, plan)).transpose()?.flatten();
+    let fp8 = plans.largest().map(|plan| Fp8Cost::from_plan(&setup, plan)).transpose()?.flatten();
     let config = &setup.config;
     let warnings = [config.tokenizer_warning(), config.dropout_warning(), config.adapters_warning()];
     let warnings = warnings.into_iter().flatten().chain(setup.config.folder_notes()).collect();
@@ -184,7 +185,7 @@ impl PlanReport {
         (self.device == Kind::Cuda.name() && self.fit.shared_by > 1).then_some(&self.plans)
     }
 
-    /// Returns the sums over all ranks, if they share a GPU.
+    /// Returns the counters summed over all ranks, if they share a GPU.
     fn device_sums(&self) -> Option<Value> {
         let plans = self.shared_gpu()?;
         let sum = |statistic: Statistic| -> u64 {
@@ -193,17 +194,17 @@ impl PlanReport {
         Some(Statistic::MEMORY.into_iter().map(|each| (each.name().into_owned(), json!(sum(each)))).collect())
     }
 
-    /// The refusal with settings that would fit, if the run does not fit.
+    /// Returns the error for a run that does not fit, with settings that would; `None` if it fits.
     pub fn refusal(&self) -> Option<PlanError> {
         self.refusal.clone().map(PlanError::Refused)
     }
 
-    /// Returns one JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`;
-    /// `recompute`, `pipeline` and `fit`; and `roles`, which the `role` of each rank indexes, with the number
-    /// of allocations by which each was planned.
+    /// Returns a JSON object: `device`, `world_size`, `grid` and `ranks` with the keys of `summary.json`;
+    /// `recompute`, `pipeline` and `fit`; and `roles`, indexed by each rank's `role`, with the number of
+    /// allocations that planning each took.
     ///
     /// # Errors
-    /// Errors of the serializer, which cannot occur because all keys are strings.
+    /// Serialization fails, which cannot occur because all keys are strings.
     pub fn to_json(&self) -> Result<String> {
         let entries: Vec<Map<String, Value>> =
             self.plans.roles().iter().enumerate().map(|(role, plan)| entry(role, plan)).collect();
@@ -238,12 +239,12 @@ impl PlanReport {
     }
 
     fn roles(&self) -> Value {
-        let of = |(number, plan): (usize, &Plan)| {
+        let role_json = |(number, plan): (usize, &Plan)| {
             let ranks = ranges(self.plans.ranks_of(number));
             let rehearsed = plan.statistics.get("allocation.all.allocated");
             json!({"ranks": ranks, "peak": peak(plan), "rehearsed_allocations": rehearsed})
         };
-        self.plans.roles().iter().enumerate().map(of).collect()
+        self.plans.roles().iter().enumerate().map(role_json).collect()
     }
 }
 
@@ -285,7 +286,7 @@ struct PlanJson<'a> {
     recompute_layers: Value,
     pipeline: Option<&'a PipelinePlan>,
     steps: u64,
-    /// Epochs with the samples of each, if they decide the steps.
+    /// Epochs and their samples, if they determine the number of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     epochs: Option<Epochs>,
     fit: Value,
@@ -311,7 +312,8 @@ struct PlanJson<'a> {
     ranks: RankEntries<'a>,
 }
 
-/// The entries of all ranks. Ranks of a role share one entry, because there may be thousands of ranks.
+/// Serializes the entries of all ranks. Ranks of a role share one entry, because there may be thousands of
+/// ranks.
 struct RankEntries<'a> {
     plans: &'a Plans,
     entries: &'a [Map<String, Value>],
@@ -333,7 +335,7 @@ impl Serialize for RankEntries<'_> {
     }
 }
 
-/// Returns the entry of a role's ranks, without the rank number.
+/// Returns the JSON entry of a role's ranks, without the rank number.
 fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
     let mut entry = Map::new();
     entry.insert("device".to_owned(), json!(plan.counters.device));
@@ -348,7 +350,7 @@ fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
     entry
 }
 
-/// Returns whether a statistic is independent of the number of steps, because repeated steps are not planned.
+/// Returns whether a statistic is independent of the number of steps; repeated steps are not planned.
 fn is_planned(statistic: Statistic) -> bool {
     matches!(
         statistic,

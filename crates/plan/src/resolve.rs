@@ -1,4 +1,4 @@
-//! The defaults that a device and the data of a run decide, and the steps of its epochs.
+//! Resolves defaults that depend on the device and the data, and the number of steps of epochs.
 
 use config::{RunConfig, SizedContext};
 use device::Description;
@@ -9,23 +9,22 @@ use crate::epochs::Epochs;
 use crate::error::Result;
 use crate::prepare::prepare_known;
 
-/// A configuration for ranks on a device, with what was read of its data.
+/// A configuration with resolved defaults, and facts read from its data.
 pub(crate) struct Resolved {
     /// The configuration.
     pub(crate) config: RunConfig,
-    /// The choice of `model.context`, if the samples decided it.
+    /// The chosen `model.context`, if the samples determined it.
     pub(crate) context: Option<SizedContext>,
-    /// The epochs that decide the steps, if they do.
+    /// Epochs that determine the number of steps, if configured.
     pub(crate) epochs: Option<Epochs>,
-    /// The sizes of the samples, if the data was read.
+    /// Sizes of the samples, if the data was read.
     samples: Option<SampleSizes>,
 }
 
-/// Returns the configuration for ranks on `device`, with sequences that the samples of the data decide unless
-/// `model.context` is written, and this choice. Reads the samples then.
+/// Returns the configuration for ranks on `device`. Unless `model.context` is set, it is chosen from the
+/// samples' lengths, which are then read; the choice is returned too.
 ///
-/// # Errors
-/// Wrong data, with its key.
+/// The data is invalid; the error names its key.
 pub fn resolve(config: RunConfig, device: &Description) -> Result<(RunConfig, Option<SizedContext>)> {
     let config = config.on_device(device);
     Ok(match dataset::sample_lengths(&config)? {
@@ -35,10 +34,10 @@ pub fn resolve(config: RunConfig, device: &Description) -> Result<(RunConfig, Op
 }
 
 impl Resolved {
-    /// [`resolve`] with the steps of epochs. Reads the data where they or the samples decide a value.
+    /// Like [`resolve`], and converts epochs to steps. Reads the data only if it determines a value.
     ///
     /// # Errors
-    /// Wrong data, with its key.
+    /// The data is invalid; the error names its key.
     pub(crate) fn new(config: RunConfig, device: &Description) -> Result<Self> {
         let (config, context) = resolve(config, device)?;
         if context.is_none() && config.train.epochs == 0.0 && !config.data.group_by_length {
@@ -49,7 +48,7 @@ impl Resolved {
         Ok(Resolved { config, context, epochs, samples: Some(dataset.sample_sizes()) })
     }
 
-    /// Returns the setup of a plan, which reads no data.
+    /// Returns the setup for a plan; reads no data.
     ///
     /// # Errors
     /// As for [`prepare_known`].
@@ -57,7 +56,7 @@ impl Resolved {
         self.setup_of(self.config.clone(), placement)
     }
 
-    /// [`Resolved::setup`] of the same data with other settings.
+    /// Like [`Resolved::setup`], with other settings for the same data.
     ///
     /// # Errors
     /// As for [`prepare_known`].

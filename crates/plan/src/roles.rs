@@ -1,4 +1,4 @@
-//! The plans of all ranks: ranks with the same role are planned once, for any world size.
+//! Plans of all ranks. Ranks with the same role are planned once, for any world size.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,45 +17,45 @@ use system::threads;
 use telemetry::units::grouped;
 use worker::{Placement, Setup, WorkerError};
 
-/// The plan of every role of a run, and the role of every rank.
+/// The plan of every role in a run, and the role of every rank.
 #[derive(Clone, Debug, Default)]
 pub struct Plans {
     /// The plan of each role's first rank.
     roles: Vec<Plan>,
     /// Index in `roles` by rank.
-    of: Vec<usize>,
+    role_by_rank: Vec<usize>,
 }
 
 impl Plans {
-    /// The plans of all roles, in the order of their first ranks.
+    /// Returns the plans of all roles, in the order of their first ranks.
     #[must_use]
     pub fn roles(&self) -> &[Plan] {
         &self.roles
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {
-        self.of.len()
+        self.role_by_rank.len()
     }
 
-    /// The role of `rank`, if there is such a rank.
+    /// Returns the role of `rank`, or `None` if there is no such rank.
     #[must_use]
     pub fn role_of(&self, rank: usize) -> Option<usize> {
-        self.of.get(rank).copied()
+        self.role_by_rank.get(rank).copied()
     }
 
-    /// Every rank with the plan of its role, which may be that of another rank.
+    /// Iterates over all ranks with the plan of their role, which may have been made for another rank.
     pub fn by_rank(&self) -> impl Iterator<Item = (usize, &Plan)> {
-        self.of.iter().enumerate().map(|(rank, role)| (rank, &self.roles[*role]))
+        self.role_by_rank.iter().enumerate().map(|(rank, role)| (rank, &self.roles[*role]))
     }
 
-    /// The ranks that have a role.
+    /// Iterates over the ranks with a role.
     pub fn ranks_of(&self, role: usize) -> impl Iterator<Item = usize> {
-        self.of.iter().enumerate().filter(move |(_, other)| **other == role).map(|(rank, _)| rank)
+        self.role_by_rank.iter().enumerate().filter(move |(_, other)| **other == role).map(|(rank, _)| rank)
     }
 
-    /// The plan that reserves most; the first of equals.
+    /// Returns the plan that reserves the most; the first of equals.
     #[must_use]
     pub fn largest(&self) -> Option<&Plan> {
         self.roles.iter().rev().max_by_key(|plan| plan.statistics.peak_reserved())
@@ -68,13 +68,13 @@ impl Plans {
     }
 }
 
-/// Plans every rank on an imitation of its device. A rank that does not fit is planned with unlimited memory,
+/// Plans every rank on an imitation of its device. A rank that does not fit is planned with unlimited memory
 /// and marked.
 pub fn plan_all(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan_or_measure)
 }
 
-/// Plans one rank as [`plan_all`] does.
+/// Plans one rank like [`plan_all`].
 pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
     plan(&imitation(setup)?, rank).map_err(refused)
 }
@@ -82,30 +82,30 @@ pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
 /// Plans a run that may not fit.
 ///
 /// # Errors
-/// The first rank that does not fit; those of the run.
+/// A rank does not fit, or the run fails.
 pub fn plan_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan)
 }
 
-/// Returns the memory that a run needs which does not fit: its plans with unlimited memory.
+/// Plans a run that does not fit with unlimited memory, to find how much it needs.
 pub(crate) fn plan_boundless(setup: &Setup) -> Result<Plans> {
     let on_host = setup.placement.description().kind == Kind::Cpu;
-    // Resident bytes of a host are found in the traces.
+    // Resident bytes on the CPU are computed from traces.
     if on_host { plan_roles(&boundless(setup), plan) } else { count_within(&boundless(setup)) }
 }
 
-/// [`plan_within`] for a search: without traces and resident bytes, and all repeated micro-batches skipped.
+/// Like [`plan_within`], for a search: skips all repeated micro-batches, traces and resident bytes.
 pub(crate) fn count_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&skipping(&imitation(setup)?), |setup, rank| plan_recording(setup, rank, 0))
 }
 
-/// Returns `setup` for a plan that is not compared with a run, and so skips all repeated micro-batches.
+/// Makes plans of `setup` skip all repeated micro-batches; they cannot be compared with a run.
 pub(crate) fn skipping(setup: &Setup) -> Setup {
     let work = PlanWork { skips_from: 0, ..work_of_each(1, 1) };
     Setup { plan_work: Some(work), ..setup.clone() }
 }
 
-/// Returns `setup` for plans in which a rank makes at most `most` allocations, if that is less than it may.
+/// Limits plans of `setup` to `most` allocations per rank, if that is below the default.
 pub(crate) fn limited_to(setup: Setup, most: u64) -> Setup {
     let work = work_of_each(1, 1);
     match most < work.most {
@@ -116,18 +116,18 @@ pub(crate) fn limited_to(setup: Setup, most: u64) -> Setup {
 
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
     let mut numbers: BTreeMap<Role, usize> = BTreeMap::new();
-    let mut of = Vec::new();
+    let mut role_by_rank = Vec::new();
     let mut first_ranks = Vec::new();
     for rank in 0..setup.config.world_size() {
         let next = first_ranks.len();
-        let role = match numbers.entry(Role::of(setup, rank)?) {
+        let role = match numbers.entry(Role::from_rank(setup, rank)?) {
             Entry::Occupied(before) => *before.get(),
             Entry::Vacant(new) => {
                 first_ranks.push(rank);
                 *new.insert(next)
             }
         };
-        of.push(role);
+        role_by_rank.push(role);
     }
     let stages = numbers.keys().map(|role| role.stage).collect::<BTreeSet<_>>().len();
     let work = work_of_each(first_ranks.len(), stages);
@@ -136,10 +136,10 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
     let setup = Setup { plan_work: Some(work), ..setup.clone() };
     let roles = on_threads(&first_ranks, |rank| plan(&setup, rank));
     let roles = roles.map_err(|error| refused_or_too_long(&setup, first_ranks.len(), error))?;
-    Ok(Plans { roles, of })
+    Ok(Plans { roles, role_by_rank })
 }
 
-/// Turns an error of a plan of `roles` ranks with different work into a refusal.
+/// Converts the error of a plan with `roles` distinct roles into a refusal.
 pub(crate) fn refused_or_too_long(setup: &Setup, roles: usize, error: PlanError) -> PlanError {
     match is_too_long(&error) {
         true => too_long(setup, roles),
@@ -147,7 +147,7 @@ pub(crate) fn refused_or_too_long(setup: &Setup, roles: usize, error: PlanError)
     }
 }
 
-/// Returns the run on Meta. A present GPU has less memory for the allocator than its total.
+/// Returns the run on Meta. Memory of a real GPU that the allocator cannot use is subtracted.
 pub fn imitation(setup: &Setup) -> Result<Setup> {
     if setup.placement.is_meta() {
         return Ok(setup.clone());
@@ -157,17 +157,18 @@ pub fn imitation(setup: &Setup) -> Result<Setup> {
     Ok(Setup { placement: Placement::Meta(description), ..setup.clone() })
 }
 
-/// Returns the parts of a GPU's memory that the allocator cannot use, as measured on such a GPU.
+/// Returns the memory of a GPU that the allocator cannot use, as measured on such a GPU; empty for other
+/// devices.
 pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     let description = setup.placement.description();
     if setup.placement.is_meta() || description.kind != Kind::Cuda {
         return Ok(Vec::new());
     }
-    let parts = PlanDevice::overhead_of(&description)?.parts(DeviceRanks::of(&setup.config));
+    let parts = PlanDevice::overhead_of(&description)?.parts(DeviceRanks::from_config(&setup.config));
     Ok(parts.into_iter().filter(|part| part.measured).collect())
 }
 
-/// Plans a rank; if it does not fit, with unlimited memory.
+/// Plans a rank, with unlimited memory if it does not fit.
 fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
     match plan(setup, rank) {
         Err(error) if error.is_out_of_memory() => {}
@@ -180,7 +181,7 @@ fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
     planned.map(|plan| Plan { fits: false, ..plan })
 }
 
-/// Returns whether a rank needs more work than a plan may do.
+/// Returns whether planning a rank exceeded the allowed work.
 fn is_too_long(error: &PlanError) -> bool {
     let PlanError::Worker(error) = error else { return false };
     let error = match error {
@@ -204,7 +205,7 @@ fn too_long(setup: &Setup, roles: usize) -> PlanError {
     ))
 }
 
-/// Turns an error of a plan into a refusal, because nothing has been allocated yet.
+/// Converts a planning error into a refusal, because nothing has been allocated yet.
 fn refused(error: PlanError) -> PlanError {
     match error.is_out_of_memory() || error.exit_status() == 2 {
         true => error,
@@ -212,10 +213,10 @@ fn refused(error: PlanError) -> PlanError {
     }
 }
 
-/// Returns the results of `body` for each of `ranks`, in order, on as many threads as there are processors.
+/// Calls `body` for each of `ranks` on as many threads as there are processors. Returns the results in order.
 ///
 /// # Errors
-/// Errors of the first rank that has one.
+/// The error of the first rank that fails.
 pub(crate) fn on_threads<T: Send>(
     ranks: &[usize],
     body: impl Fn(usize) -> Result<T> + Sync,
@@ -230,7 +231,7 @@ pub(crate) fn on_threads<T: Send>(
         while let Some(rank) = ranks.get(next.fetch_add(1, Ordering::Relaxed)) {
             let planned = body(*rank);
             if planned.is_err() {
-                // The ranks after it no longer matter.
+                // Later ranks no longer matter.
                 next.store(ranks.len(), Ordering::Relaxed);
             }
             done.push((*rank, planned));
@@ -241,7 +242,7 @@ pub(crate) fn on_threads<T: Send>(
         let running: Vec<_> = (1..threads).map_while(|_| threads::spawn_scoped(scope, work).ok()).collect();
         // This thread works too, so that the plan completes even if no thread can be started.
         let own = work();
-        // A panic is passed on to the caller.
+        // A panic is propagated to the caller.
         let results = running
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

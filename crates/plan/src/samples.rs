@@ -1,4 +1,4 @@
-//! Measured times of calls, by kind of call and by its size.
+//! Measured times of calls, by kind and size.
 
 use std::collections::BTreeMap;
 
@@ -6,37 +6,37 @@ use collective::{PEER_COPIES, PEER_SUMS};
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel};
 use serde::{Deserialize, Serialize};
 
-/// Rows, columns and terms of which matmuls need multiples for their fast algorithms.
+/// Matmuls need dimensions that are multiples of this for their fast algorithms.
 const ALIGNMENT: usize = 8;
 
-/// Measured operations between ranks, whose first size is a number of hosts.
+/// Measured communication operations; the first number of their sizes is the number of hosts.
 const BETWEEN_RANKS: [&str; 5] = ["all-gather", "all-reduce", "exchange", "send", PEER_SUMS];
 
 /// Measured calls of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredCalls {
-    /// The kind: [`CallSize::kind`].
+    /// Name of the kind ([`CallSize::kind`]).
     pub call: String,
-    /// Three numbers that describe the size of a call ([`CallSize::size`]), and its seconds.
+    /// Samples: three numbers for the size of a call ([`CallSize::size`]), and its seconds.
     pub samples: Vec<[f64; 4]>,
 }
 
-/// The kind of a call and its size among calls of its kind.
+/// The kind and size of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallSize {
-    /// Name of the kind, with types and, of kernels, the variant.
+    /// Name of the kind, including dtypes and, for kernels, the variant.
     pub kind: String,
-    /// Sizes: blocks, bytes and FLOPs of a kernel; m, n and k of a matmul; elements of the output, bytes and
-    /// FLOPs of a convolution; bytes of a copy; hosts, ranks on a host and bytes of communication.
+    /// Size. Kernel: blocks, bytes, FLOPs. Matmul: m, n, k. Convolution: output elements, bytes, FLOPs. Copy:
+    /// bytes. Communication: hosts, ranks per host, bytes.
     pub size: [f64; 3],
 }
 
 impl CallSize {
-    /// Returns the kind and size of a call, on hosts of `gpus_per_host` GPUs that round the operands of f32
-    /// matmuls if `tf32`; `None` for calls that take no time on the device.
+    /// Returns the kind and size of a call, on hosts of `gpus_per_host` GPUs; `tf32` is whether f32 matmuls
+    /// use TF32. `None` for calls that take no time on the device.
     #[must_use]
-    pub fn of(call: &LoggedCall, gpus_per_host: usize, tf32: bool) -> Option<Self> {
+    pub fn from_call(call: &LoggedCall, gpus_per_host: usize, tf32: bool) -> Option<Self> {
         Some(match call {
             LoggedCall::Kernel(kernel) => Self::of_kernel(kernel),
             LoggedCall::Matmul { key, .. } => {
@@ -79,7 +79,8 @@ impl CallSize {
         })
     }
 
-    /// Returns the family of a call's kind: of a kernel its file's, of others what they are.
+    /// Returns the call's family: for kernels the family of their source file, else `matmul`, `convolution`
+    /// and so on.
     #[must_use]
     pub fn family(call: &LoggedCall) -> Option<&'static str> {
         match call {
@@ -111,7 +112,7 @@ impl CallSize {
         hosts.dedup();
         let on_host = ranks as f64 / hosts.len().max(1) as f64;
         let kind = match call.operation {
-            // Only exchanges over a library are measured.
+            // Only exchanges through a library are measured.
             PEER_COPIES => "exchange",
             "receive" => "send",
             operation => operation,
@@ -121,18 +122,18 @@ impl CallSize {
     }
 }
 
-/// Returns the kind of an operation between ranks on `hosts` hosts: what links of a host take says nothing of
-/// a network.
+/// Returns the kind of a communication operation on `hosts` hosts. Times within a host do not predict times
+/// over a network, so the kinds differ.
 fn of_ranks(operation: &str, hosts: f64) -> String {
     if hosts > 1.0 { format!("{operation} between hosts") } else { operation.to_owned() }
 }
 
-/// Measured calls of all kinds.
+/// Measured calls of all kinds, by kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(BTreeMap<String, Vec<([f64; 3], f64)>>);
 
 impl Samples {
-    pub(crate) fn of(measured: &[MeasuredCalls]) -> Self {
+    pub(crate) fn from_measured(measured: &[MeasuredCalls]) -> Self {
         let mut all: BTreeMap<String, Vec<([f64; 3], f64)>> = BTreeMap::new();
         for MeasuredCalls { call, samples } in measured {
             let is_of_ranks = BETWEEN_RANKS.contains(&call.as_str());
@@ -159,9 +160,9 @@ impl Samples {
         self.0.get(kind)?.first().map(|(_, seconds)| *seconds)
     }
 
-    /// Returns by how much calls of this kind and size take longer than `model` says, which gives the seconds
-    /// of a size: the mean over the samples of the kind, or else of other variants of a kernel, weighted by
-    /// how close they are; `None` without any.
+    /// Returns the ratio of measured to modelled time for this kind and size. It is the mean over the kind's
+    /// samples, or else over other variants of the kernel, weighted by similarity in size; `None` without
+    /// samples.
     pub(crate) fn ratio(
         &self,
         CallSize { kind, size }: &CallSize,
@@ -179,7 +180,7 @@ impl Samples {
             if distance < 1e-9 {
                 return Some(ratio);
             }
-            // The fourth power leaves far samples without influence between close ones.
+            // The fourth power suppresses distant samples between close ones.
             let weight = distance.powi(-4);
             sum += weight * ratio.ln();
             weights += weight;
@@ -188,13 +189,13 @@ impl Samples {
     }
 }
 
-/// Returns the kind of all variants of a kernel; `None` for the kind of another call.
+/// Returns the common kind of all variants of a kernel; `None` for other calls.
 fn any_variant(kind: &str) -> Option<&str> {
     let (name, variant) = kind.rsplit_once(' ')?;
     (name.contains('.') && variant.parse::<usize>().is_ok()).then_some(name)
 }
 
-/// The distance of two sizes, in doublings.
+/// Returns the distance between two sizes, in doublings.
 fn distance(one: [f64; 3], other: [f64; 3]) -> f64 {
     let doublings = |(one, other): (f64, f64)| (one.max(1.0) / other.max(1.0)).log2();
     one.into_iter().zip(other).map(|pair| doublings(pair).powi(2)).sum::<f64>().sqrt()
@@ -208,7 +209,10 @@ mod tests {
     fn links_of_a_host_say_nothing_of_a_network() {
         let all_reduce = |hosts, bytes, seconds| [hosts, 4.0, bytes, seconds];
         let measured = |samples: &[[f64; 4]]| {
-            Samples::of(&[MeasuredCalls { call: "all-reduce".to_owned(), samples: samples.into() }])
+            Samples::from_measured(&[MeasuredCalls {
+                call: "all-reduce".to_owned(),
+                samples: samples.into(),
+            }])
         };
         let size = |hosts| CallSize { kind: of_ranks("all-reduce", hosts), size: [hosts, 4.0, 1e6] };
         let ratio = |samples: &Samples, hosts| samples.ratio(&size(hosts), |[hosts, _, bytes]| hosts * bytes);

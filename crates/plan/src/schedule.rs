@@ -1,4 +1,4 @@
-//! `plimsoll plan --schedule`: the actions of every pipeline rank in a step, over time.
+//! `plimsoll plan --schedule`: the actions of every pipeline rank during a step.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use worker::Setup;
 /// Resolution of pictures, in parts of a step.
 const PARTS: u64 = 1000;
 
-/// A step of a configuration's pipeline over time. On a GPU, passes begin and end when the predicted step's
-/// do; elsewhere they take the work counted on Meta, or the times of the configuration's profile, and
-/// transfers are taken to be hidden.
+/// The timeline of a step's pipeline schedule. On a GPU, passes begin and end as in the predicted step.
+/// Elsewhere they take the work counted on Meta, or the times of the configured profile, and transfers are
+/// assumed to be hidden.
 #[derive(Clone, Debug)]
 pub struct PlannedSchedule {
     schedule: Arc<Schedule>,
-    /// The schedule, in parts of the step.
+    /// The schedule's timeline, in parts of the step.
     timeline: Timeline,
-    /// The shortest pass.
+    /// Duration of the shortest pass.
     shortest: u64,
     stages: Vec<PlannedStage>,
-    /// The source of the passes' times, in words.
+    /// Source of the passes' times, for users.
     times: String,
 }
 
@@ -49,26 +49,26 @@ struct PlannedStage {
 
 /// Plans the schedule of a configuration on a device like the chosen one.
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
-    let ranks = DeviceRanks::of(&config);
+    let ranks = DeviceRanks::from_config(&config);
     let device = options.target.device(options.capacity, ranks)?;
     let description = device.description(ranks);
     let setup = Resolved::new(config, &description)?.setup(Placement::Meta(description))?;
-    PlannedSchedule::of(&setup, &device)
+    PlannedSchedule::from_setup(&setup, &device)
 }
 
-/// The passes of all ranks over time.
+/// Timeline of all ranks' passes.
 struct TimedPasses {
     timeline: Timeline,
     stages: Vec<StageTimes>,
-    /// The source of the times, in words.
+    /// Source of the times, for users.
     source: String,
 }
 
 impl TimedPasses {
-    /// Returns the passes of a predicted step; `None` if it does not have the schedule's passes.
+    /// Returns the passes of a predicted step; `None` if they do not match the schedule.
     fn predicted(schedule: &Schedule, passes: &[Vec<[f64; 2]>]) -> Option<Self> {
         let begin = passes.iter().flatten().map(|[begin, _]| *begin).fold(f64::INFINITY, f64::min);
-        // Nanoseconds are precise enough for passes.
+        // Nanosecond resolution suffices for passes.
         let nanoseconds = |seconds: f64| (1e9 * (seconds - begin)).round() as u64;
         let mut totals = vec![[(0, 0); 3]; schedule.stages];
         let mut spans = Vec::new();
@@ -108,11 +108,11 @@ impl TimedPasses {
         Some(TimedPasses { timeline, stages: stages.collect(), source })
     }
 
-    /// Simulates the schedule with passes that take counted work or the times of a profile.
+    /// Simulates the schedule with pass times from counted work or a profile.
     fn simulated(setup: &Setup) -> Result<Self> {
         let config = &setup.config;
         let blueprint = &setup.blueprint;
-        let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
+        let costs = Costs::from_config(config, &setup.dataset, &setup.placement.description())?;
         let stages: Vec<StageTimes> = blueprint.stages.iter().map(|stage| costs.of_stage(stage)).collect();
         let refused = |error: parallel::pipeline::ScheduleError| PlanError::Refused(error.to_string());
         let times = ActionTimes { stages: stages.clone(), transfer: 0 };
@@ -126,8 +126,7 @@ impl TimedPasses {
     }
 }
 
-/// Index of a pass among forward, the input half of backward and its weights' half; a whole backward is the
-/// first half.
+/// Returns the index of a pass: 0 forward, 1 input half or whole of backward, 2 weight half.
 fn part_of(kind: ActionKind) -> usize {
     match kind {
         ActionKind::Forward => 0,
@@ -138,16 +137,16 @@ fn part_of(kind: ActionKind) -> usize {
 
 impl PlannedSchedule {
     /// Returns the schedule of a run on devices like `device`.
-    pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Self> {
-        // A device that is too small has no time.
-        let timed = match TimedStep::of(setup, device) {
+    pub fn from_setup(setup: &Setup, device: &PlanDevice) -> Result<Self> {
+        // No time is predicted if the device is too small.
+        let timed = match TimedStep::predict(setup, device) {
             Err(error) if error.is_out_of_memory() => None,
             timed => timed?,
         };
         Self::timed(setup, timed.as_ref())
     }
 
-    /// Returns the schedule of a run, whose step is predicted to be `timed`.
+    /// Returns the schedule of a run with the predicted step `timed`, if any.
     pub(crate) fn timed(setup: &Setup, timed: Option<&TimedStep>) -> Result<Self> {
         let blueprint = &setup.blueprint;
         let schedule = Arc::clone(&blueprint.schedule);
@@ -178,19 +177,19 @@ impl PlannedSchedule {
         Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule, times: source })
     }
 
-    /// The share of the passes' time in which ranks wait for each other.
+    /// Returns the fraction of the passes' time in which ranks wait for each other.
     #[must_use]
     pub fn bubble(&self) -> f64 {
         self.timeline.bubble()
     }
 
-    /// The source of the times of passes, in words.
+    /// Returns the source of the passes' times, for users.
     #[must_use]
     pub fn times(&self) -> String {
         self.times.clone()
     }
 
-    /// Draws the schedule as SVG.
+    /// Draws the schedule as an SVG.
     pub fn svg(&self) -> String {
         svg(&self.schedule, &self.timeline, "‰ of the step")
     }

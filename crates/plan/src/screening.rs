@@ -1,11 +1,10 @@
-//! The screening of candidates of `--fit`, and of grids with which a run goes on: a quick estimate of a step,
-//! which only decides the order in which they are planned. No time of it is printed, and proposals are
-//! ordered by the clock.
+//! Screening: a quick estimate of a step's time, which decides only the order in which candidates of `--fit`
+//! and continuation grids are planned. Its times are never shown; proposals are sorted by the clock.
 //!
-//! Passes take the calls of the model's layers, timed as the clock times them, and the schedule's simulator
-//! combines them into a step. Communication beyond the passes is added in closed form ([`communication`]), as
-//! is the update, which moves the optimizer's state through the device's memory. So thousands of candidates
-//! take the time of a few predictions: a search for Llama-3 70B on 64 GPUs screens 2,610 and plans 92.
+//! Passes take the time of the layers' calls, modelled as in the clock, and the schedule's simulator combines
+//! them into a step. Exposed communication is added in closed form ([`communication`]), and so is the update,
+//! which moves the optimizer's state through device memory. Thousands of candidates take as long as a few
+//! predictions: a search for Llama-3 70B on 64 GPUs screens 2,610 and plans 92.
 
 mod communication;
 mod layers;
@@ -33,53 +32,55 @@ use communication::{Exchange, RankWork, exposed};
 pub(crate) use layers::TimedLayers;
 use links::{Links, Peers};
 
-/// The device of all candidates.
+/// Estimates steps on one device.
 pub(crate) struct Screen<'a> {
     device: &'a PlanDevice,
     description: Description,
     rates: DeviceRates,
-    /// Makespans of schedules, which candidates share that differ only in the state that ranks share.
+    /// Cached makespans of schedules; candidates that differ only in sharding share them.
     makespans: RefCell<BTreeMap<(ScheduleKind, Shape, ActionTimes), u64>>,
 }
 
-/// Returns stages with equal numbers of layers, up to one.
+/// Divides the layers into stages whose sizes differ by at most one.
 fn equal_stages(config: &RunConfig) -> Vec<Stage> {
-    let of = config.layers();
+    let layers = config.layers();
     let stages = config.stages();
-    (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
+    (0..stages)
+        .map(|stage| Stage { layers: stage * layers / stages..(stage + 1) * layers / stages, of: layers })
+        .collect()
 }
 
 impl<'a> Screen<'a> {
-    /// Returns the screening of candidates on a device that `ranks` share.
+    /// Creates the screening for a device that `ranks` share.
     ///
     /// # Errors
-    /// An invalid description of the shipped device, which a test excludes.
-    pub(crate) fn of(device: &'a PlanDevice, ranks: DeviceRanks) -> Result<Self> {
+    /// The embedded description of the default device is invalid, which a test rules out.
+    pub(crate) fn for_device(device: &'a PlanDevice, ranks: DeviceRanks) -> Result<Self> {
         let (rates, _) = device.rates_or_shipped()?;
-        // Layers that do not fit are timed too: a plan finds that they do not.
+        // Layers that do not fit are timed too; planning detects them.
         let description =
             Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..device.description(ranks) };
         Ok(Screen { device, description, rates, makespans: RefCell::default() })
     }
 
-    /// Times the layers of a configuration, whose ranks share no state. `alike`: a timing of the same model's
-    /// layers, by which equal ones are timed once.
+    /// Times the layers of a configuration without sharded state. `alike` may be an earlier timing of the
+    /// same model, which identifies equal layers so that each is timed once.
     pub(crate) fn layers(&self, config: &RunConfig, alike: Option<&TimedLayers>) -> Result<TimedLayers> {
         let sets = ["parallel.zero_stage=0", "parallel.shard=0"].map(str::to_owned);
-        TimedLayers::of(&config.with(&sets)?, self, alike.map(|timed| &timed.alike[..]))
+        TimedLayers::from_config(&config.with(&sets)?, self, alike.map(|timed| &timed.alike[..]))
     }
 
-    /// Estimates the seconds of a step of `config` with its layers in equal stages.
+    /// Estimates the seconds of a step of `config`, with its layers in equal stages.
     ///
     /// # Errors
-    /// An invalid schedule.
+    /// The schedule is invalid.
     pub(crate) fn seconds(&self, config: &RunConfig, layers: &TimedLayers) -> Result<f64> {
         let stages = equal_stages(config);
         let recomputed = recomputed_layers(&config.memory);
-        // Nanoseconds are precise enough for passes.
+        // Nanosecond resolution suffices for passes.
         let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
-        let links = Links::of(&self.rates, self.device.gpus_per_host());
-        let exchange = Exchange::of(config, layers.crossing(), links);
+        let links = Links::from_rates(&self.rates, self.device.gpus_per_host());
+        let exchange = Exchange::from_config(config, layers.crossing(), links);
         let times = stages.iter().map(|stage| {
             let [forward, input, weight] = layers.passes(stage);
             let count = stage.layers.len();
@@ -115,22 +116,22 @@ impl<'a> Screen<'a> {
         let [state, moved] = state_bytes(config);
         let update = parameters / shards
             * (moved / self.rates.memory_bytes).max(match config.optim.offload {
-                // Copies both ways run beside each other.
+                // Copies in both directions overlap.
                 true => state / self.rates.host_copy(),
                 false => 0.0,
             });
         let passes = makespan as f64 / 1e9;
         if !self.device.is_gpu() {
-            // The rates of links and memory are those of GPUs.
+            // Link and memory rates are those of GPUs.
             return Ok(passes);
         }
         Ok(passes + exposed(config, links, of_rank) + update)
     }
 
-    /// Returns the nanoseconds of the passes of a step's schedule.
+    /// Returns the duration of the schedule's passes in a step, in nanoseconds.
     ///
     /// # Errors
-    /// An invalid schedule.
+    /// The schedule is invalid.
     fn makespan(&self, config: &RunConfig, times: ActionTimes) -> Result<u64> {
         let key = (config.schedule_kind(), config.pipeline_shape(), times);
         if let Some(known) = self.makespans.borrow().get(&key) {
@@ -143,7 +144,8 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// Returns the bytes of the optimizer's state for one parameter, and those that an update reads and writes.
+/// Returns the bytes of optimizer state per parameter, and the bytes that an update reads and writes per
+/// parameter.
 fn state_bytes(config: &RunConfig) -> [f64; 2] {
     let moments = match config.optim.kind {
         OptimKind::AdamW => 2.0,
@@ -151,7 +153,8 @@ fn state_bytes(config: &RunConfig) -> [f64; 2] {
     };
     let state = build::state_dtype(config).bytes() as f64;
     let copy = if config.precision.weight_dtype() == DType::F32 { 0.0 } else { 2.0 };
-    // The gradient is read, master and moments are read and written, and a half-precision weight is written.
+    // The gradient is read, master weights and moments are read and written, and a half-precision weight is
+    // written.
     [4.0 + state * moments, 4.0 + 8.0 + 2.0 * state * moments + copy]
 }
 
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
     use crate::step_time::StepTime;
 
-    /// Screened steps are in the order of the predicted ones wherever these clearly differ.
+    /// Checks that screening orders steps like the prediction wherever these clearly differ.
     #[test]
     fn candidates_are_screened_in_the_order_of_the_clock() {
         let text = include_str!("../../../launch/configs/gpt2-124m.toml").replace("lanes = 8", "");
@@ -173,7 +176,7 @@ mod tests {
         let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
         let config = RunConfig::parse(&text, "124m", std::path::Path::new("/"), &sets).unwrap();
         let device = PlanDevice::shipped().unwrap();
-        let screen = Screen::of(&device, DeviceRanks::CONNECTED).unwrap();
+        let screen = Screen::for_device(&device, DeviceRanks::CONNECTED).unwrap();
         let alike = screen.layers(&config, None).unwrap();
         assert_eq!(alike.alike, [&[0, 1][..], &[1; 9], &[11]].concat());
         let steps = [
@@ -195,7 +198,7 @@ mod tests {
         });
         times.sort_by(|one, other| one.0.total_cmp(&other.0));
         for (predicted, screened, sets) in &times {
-            // Transfers as short as those of ranks that share layers are slower than the rate of links.
+            // Short transfers, as between tensor-parallel ranks, are slower than the links' rate.
             assert!((screened / predicted - 1.0).abs() < 0.35, "{screened} for {predicted}: {sets:?}");
             let slower = times.iter().filter(|other| other.0 > 1.3 * predicted);
             assert!(slower.into_iter().all(|other| other.1 > *screened), "{times:?}");

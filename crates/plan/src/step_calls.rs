@@ -9,11 +9,12 @@ use crate::error::Result;
 use crate::imitated::PlanDevice;
 use crate::plan::work_of_each;
 
-/// Steps before the logged one. In the first, operators write tables of addresses that later ones keep.
+/// Number of steps before the logged one. In the first, operators build address tables that later steps
+/// reuse.
 const EARLIER_STEPS: u64 = 1;
 
-/// Returns the setup on a Meta device that imitates GPUs in hosts like those of `device`, where they have
-/// access to each other's memory if NVLink mostly connects such GPUs. No byte depends on it.
+/// Returns the setup on a Meta device that imitates GPUs in hosts like those of `device`. They can access
+/// each other's memory if such GPUs are usually connected by NVLink. Memory does not depend on it.
 #[must_use]
 pub fn with_peers(setup: &Setup, device: &PlanDevice) -> Setup {
     let meta = setup.on_meta();
@@ -21,8 +22,8 @@ pub fn with_peers(setup: &Setup, device: &PlanDevice) -> Setup {
     Setup { placement: Placement::Meta(description), ..meta }
 }
 
-/// Returns the calls that rank `rank` makes in a step, after the first steps of a run. `setup` is a run on a
-/// Meta device that imitates a GPU; of other devices the log is empty.
+/// Returns the calls that rank `rank` makes in a step after the first steps of a run. `setup` must be on a
+/// Meta device that imitates a GPU; for other devices the log is empty.
 pub fn step_calls(setup: &Setup, rank: usize) -> Result<CallLog> {
     let plan_work = setup.plan_work.unwrap_or(work_of_each(1, 1));
     let plan_work = Some(PlanWork { skips_from: 0, ..plan_work });

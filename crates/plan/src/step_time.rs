@@ -1,4 +1,4 @@
-//! The predicted time of a training step, in words and under keys.
+//! The predicted time of a training step, as text and as JSON.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 use telemetry::table::aligned;
 use telemetry::units::grouped;
 
-/// The calls of a family in a step.
+/// Calls of one family in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FamilySeconds {
-    /// Family of the kernel, or `matmul`, `convolution`, `copy` or the operation between ranks.
+    /// Family of the kernel, or `matmul`, `convolution`, `copy` or a communication operation.
     pub family: &'static str,
     /// Number of calls.
     pub calls: u64,
@@ -17,8 +17,7 @@ pub struct FamilySeconds {
     pub seconds: f64,
 }
 
-/// Predicted seconds of a part of a step on the ranks of a pipeline stage: those of its phases' work, and of
-/// its waits.
+/// Breakdown of a predicted step for one pipeline stage, in seconds: work by phase, and waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepParts {
     /// Copies of inputs, and waits for them.
@@ -27,55 +26,55 @@ pub struct StepParts {
     pub forward_seconds: f64,
     /// Backward passes, with recomputation.
     pub backward_seconds: f64,
-    /// Waits for other stages of the pipeline, also at the end of a step.
+    /// Waits for other pipeline stages, including those at the end of a step.
     pub pipeline_seconds: f64,
-    /// Waits for ranks that share layers.
+    /// Waits for tensor-parallel ranks.
     pub layers_seconds: f64,
-    /// Waits for ranks that share sequences.
+    /// Waits for context-parallel ranks.
     pub sequences_seconds: f64,
     /// Waits for gradients or weights of other ranks.
     pub reduction_seconds: f64,
-    /// Waits for copies of what is offloaded to host memory.
+    /// Waits for copies of offloaded tensors.
     pub offload_seconds: f64,
-    /// Norm, clipping and update.
+    /// Gradient norm, clipping and update.
     pub optimizer_seconds: f64,
     /// Waits for the host.
     pub host_seconds: f64,
 }
 
-/// The electric energy of a step.
+/// Electric energy of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepEnergy {
-    /// Joules of all GPUs.
+    /// Joules of all GPUs together.
     pub joules: f64,
-    /// Watts of a GPU.
+    /// Watts of each GPU.
     pub watts: f64,
-    /// The source of the watts: `power limit` or `measured power`.
+    /// Source of the watts: `power limit` or `measured power`.
     pub source: &'static str,
 }
 
-/// The figures on which a prediction is based.
+/// The kind of data on which a prediction is based.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Calls that were measured on such a device.
+    /// Calls measured on such a device.
     MeasuredCalls,
-    /// Rates that were measured on such a device.
+    /// Rates measured on such a device.
     MeasuredRates,
-    /// The data sheet of the device.
+    /// The device's data sheet.
     DataSheet,
-    /// The rates of another model.
+    /// Rates of another device model.
     AnotherModel,
 }
 
 impl Basis {
-    /// Returns whether figures were measured on such a device.
+    /// Returns whether the data was measured on such a device.
     #[must_use]
     pub fn is_measured(self) -> bool {
         matches!(self, Basis::MeasuredCalls | Basis::MeasuredRates)
     }
 
-    /// Returns the clause after the predicted time of an estimate.
+    /// Returns the clause that marks an estimate; empty for measured data.
     fn in_words(self) -> &'static str {
         match self {
             Basis::MeasuredCalls | Basis::MeasuredRates => "",
@@ -85,27 +84,27 @@ impl Basis {
     }
 }
 
-/// Predicted seconds of a step, on the compute stream of the rank that computes longest.
+/// Prediction of a step. The parts are those of the rank that computes the longest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepTime {
     /// Model of the device.
     pub device_model: String,
-    /// The figures on which the prediction is based.
+    /// Kind of data on which the prediction is based.
     pub basis: Basis,
     /// Seconds of the step.
     pub step_seconds: f64,
-    /// The parts, whose sum is the step.
+    /// Breakdown of the step; the parts sum to the step.
     #[serde(flatten)]
     pub parts: StepParts,
-    /// Mean share of the step in which ranks of the pipeline wait for each other.
+    /// Mean fraction of the step in which ranks of the pipeline wait for each other.
     pub pipeline_idle: f64,
-    /// The parts of each rank of the pipeline.
+    /// Breakdown for each rank of the pipeline.
     pub stages: Vec<StepParts>,
-    /// Tokens of a step, or samples of models without tokens.
+    /// Number of tokens in a step, or of samples for models without tokens.
     pub tokens: u64,
     /// Unit of the throughput: tokens/s, samples/s or images/s.
     pub unit: &'static str,
-    /// Tokens per second of all ranks.
+    /// Tokens per second over all ranks.
     pub tokens_per_second: f64,
     /// Tokens per second of each rank.
     pub tokens_per_second_per_rank: f64,
@@ -114,19 +113,19 @@ pub struct StepTime {
     /// Whether steps are replayed as CUDA graphs.
     #[serde(rename = "replayed_as_graphs")]
     pub is_replayed: bool,
-    /// Model FLOPs utilization, if it was asked for.
+    /// Model FLOPs utilization, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
     /// Hours of all steps of the run.
     pub hours: f64,
-    /// Electric energy of a step, if the power of the device is known.
+    /// Electric energy of a step, if the device's power is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<StepEnergy>,
     /// Calls of the step by family, the longest first.
     pub families: Vec<FamilySeconds>,
-    /// Share of the time on the device in kinds of calls that were measured on it.
+    /// Fraction of the device time in kinds of calls that were measured on such a device.
     pub measured_share: f64,
-    /// Figures that were assumed, not measured.
+    /// Rates that were assumed, not measured.
     pub assumed: Vec<String>,
     #[serde(skip)]
     pub(crate) steps: u64,
@@ -174,7 +173,7 @@ impl StepTime {
 }
 
 impl StepParts {
-    /// Adds a share of the seconds of other parts.
+    /// Adds the fraction `share` of the seconds of other parts.
     fn add(&mut self, other: Self, share: f64) {
         self.inputs_seconds += share * other.inputs_seconds;
         self.forward_seconds += share * other.forward_seconds;
@@ -188,7 +187,7 @@ impl StepParts {
         self.host_seconds += share * other.host_seconds;
     }
 
-    /// Seconds of the parts, by name, in the order of a step.
+    /// Returns the seconds of each part by name, in the order of a step.
     #[must_use]
     pub fn named(&self) -> [(&'static str, f64); 10] {
         [
@@ -205,7 +204,7 @@ impl StepParts {
         ]
     }
 
-    /// Seconds of waiting for ranks that share layers or sequences.
+    /// Returns the seconds of waiting for tensor- and context-parallel ranks.
     #[must_use]
     pub fn exchange_seconds(&self) -> f64 {
         self.layers_seconds + self.sequences_seconds
@@ -213,13 +212,13 @@ impl StepParts {
 }
 
 impl StepTime {
-    /// Joules of all steps of the run.
+    /// Returns the joules of all steps of the run.
     fn joules_of_run(&self) -> Option<f64> {
         Some(self.energy?.joules * self.steps as f64)
     }
 }
 
-/// Returns joules with a unit of a fitting size.
+/// Formats joules in a suitable unit.
 fn energy(joules: f64) -> String {
     match joules {
         joules if joules < 1e3 => format!("{joules:.1} J"),
@@ -267,10 +266,10 @@ impl fmt::Display for StepTime {
     }
 }
 
-/// The most assumptions that a text names; more are counted.
+/// Maximum number of assumptions that a text names; further ones are only counted.
 const NAMED: usize = 2;
 
-/// Returns the assumptions of a prediction as the end of a sentence; empty if there are none.
+/// Describes the assumptions of a prediction as the end of a sentence; empty without assumptions.
 pub(crate) fn assumed_in_words(assumed: &[String]) -> String {
     match assumed {
         [] => String::new(),

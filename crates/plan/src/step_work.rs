@@ -1,4 +1,4 @@
-//! The model FLOPs of a step, and the rate of its devices: the model FLOPs utilization (MFU).
+//! The model FLOPs of a step and the rate of its devices, for the model FLOPs utilization (MFU).
 
 use config::{Parallel, RecomputePolicy, RunConfig};
 use device::{DType, Description};
@@ -11,19 +11,19 @@ use crate::imitated::PlanDevice;
 use crate::measure;
 use crate::rates::DeviceRates;
 
-/// The work of a step, against the rate of its devices.
+/// Work of a step, and the rate of the devices that compute it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepWork {
-    /// FLOPs of the matmuls and attention of the model's forward and backward passes over the global batch,
+    /// FLOPs of matmuls and attention in the model's forward and backward passes over the global batch,
     /// without recomputation.
     pub flops: f64,
-    /// FLOP/s of large matmuls in the run's precision on all devices of the run together.
+    /// FLOP/s of large matmuls in the run's precision, summed over all devices of the run.
     pub rate: f64,
 }
 
 impl StepWork {
-    /// Counts the work of a step on Meta; `None` for devices whose rate is not known, such as a CPU.
-    pub fn of(setup: &Setup) -> Result<Option<Self>> {
+    /// Counts the work of a step on Meta; `None` for devices of unknown rate, such as a CPU.
+    pub fn from_setup(setup: &Setup) -> Result<Option<Self>> {
         let Placement::Cuda(gpus) = &setup.placement else { return Ok(None) };
         let device = PlanDevice::of_model(&gpus.description.model)?;
         // The rate of matmuls in TF32 is not measured.
@@ -32,7 +32,7 @@ impl StepWork {
         rates.map(|rates| Self::at(&setup.config, &setup.dataset, &gpus.description, &rates)).transpose()
     }
 
-    /// Counts the work of a step of devices with these rates.
+    /// Counts the work of a step on devices with these rates.
     pub(crate) fn at(
         config: &RunConfig,
         dataset: &Dataset,
@@ -63,14 +63,14 @@ impl StepWork {
         })
     }
 
-    /// Model FLOPs utilization of a step that takes `seconds`.
+    /// Returns the model FLOPs utilization of a step that takes `seconds`.
     #[must_use]
     pub fn mfu(&self, seconds: f64) -> f64 {
         self.flops / (self.rate * seconds)
     }
 }
 
-/// Returns a configuration whose ranks share neither layers nor sequences.
+/// Returns the configuration without tensor and context parallelism.
 fn undivided(config: &RunConfig) -> Result<RunConfig> {
     let lanes = [Parallel::tensor_lanes, Parallel::context_lanes];
     let keys = [Parallel::tensor, Parallel::context].into_iter().chain(lanes);

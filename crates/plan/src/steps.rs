@@ -1,4 +1,4 @@
-//! The steps that a plan runs: those whose effect on memory is not known from an earlier one.
+//! Decides which steps a plan runs: those whose effect on memory is not known from an earlier step.
 
 use device::{Device, DeviceOptions};
 use memory::BlockPosition;
@@ -8,22 +8,24 @@ use worker::Setup;
 
 use crate::error::{PlanError, Result};
 
-/// Most steps that are run on Meta only because they age blocks.
+/// Maximum number of steps that are run on Meta only to age blocks.
 const MOST_AGED: u64 = 1 << 13;
-/// Most steps whose known effects are followed one by one; further ones are assumed to repeat them.
+/// Maximum number of steps whose known effects are followed one by one; further steps are assumed to repeat
+/// them.
 const MOST_FOLLOWED: u64 = 1 << 20;
 
-/// The allocator's blocks, without counters: if they are equal before and after a step, further equal steps
+/// The allocator's blocks, without counters. If they are equal before and after a step, further equal steps
 /// change nothing.
 #[derive(PartialEq)]
 pub(crate) struct Layout {
     blocks: Vec<BlockPosition>,
-    /// Calls of the driver so far, unless the cache is emptied, which makes new ones in every round.
+    /// Numbers of driver allocations and frees so far; `None` if steps empty the cache, which makes new ones
+    /// in every round.
     driver_calls: Option<(i64, i64)>,
 }
 
 impl Layout {
-    pub(crate) fn of(device: &Device, calendar: &Calendar) -> Self {
+    pub(crate) fn from_device(device: &Device, calendar: &Calendar) -> Self {
         device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
             let calls = (statistics.num_device_alloc, statistics.num_device_free);
@@ -32,7 +34,7 @@ impl Layout {
     }
 }
 
-/// Indices of a planned step's parts.
+/// Indices of the planned parts of a step.
 #[derive(Clone, Copy)]
 pub(crate) struct PlannedStep {
     pub(crate) verification: Option<usize>,
@@ -42,14 +44,14 @@ pub(crate) struct PlannedStep {
 
 pub(crate) struct Steps {
     calendar: Calendar,
-    /// Whether blocks are released by their age, which counts requests: skipped steps would matter until all
-    /// kinds of steps have settled.
+    /// Whether old blocks are released. Their age counts requests, so steps cannot be skipped until all kinds
+    /// of steps have settled.
     ages: bool,
-    /// Number of steps that were run only because they age blocks.
+    /// Number of steps that were run only to age blocks.
     aged: u64,
-    /// The layouts that steps begin with; without emptied caches, the present one alone.
+    /// Layouts with which steps begin. If the cache is never emptied, only the current one.
     layouts: Vec<Layout>,
-    /// Index of the present layout.
+    /// Index of the current layout.
     now: usize,
     effects: StepEffects,
 }
@@ -63,11 +65,11 @@ impl Steps {
         Steps { calendar, ages, aged: 0, layouts: vec![layout], now: 0, effects }
     }
 
-    /// Returns the next step to run, `step` or a later one; `None` if all of these would repeat known ones
-    /// and end with the present layout.
+    /// Returns the next step to run, from `step` on; `None` if all further steps would repeat known ones and
+    /// end with the current layout.
     ///
     /// # Errors
-    /// Too many steps would be run only because they age blocks.
+    /// Too many steps would be run only to age blocks.
     pub(crate) fn next(&mut self, setup: &Setup, step: u64) -> Result<Option<u64>> {
         if step >= self.calendar.steps {
             return Ok(None);
@@ -86,7 +88,7 @@ impl Steps {
         Ok(other)
     }
 
-    /// Adds a step that was run, with the indices of its parts.
+    /// Records a step that was run, with the indices of its parts.
     pub(crate) fn ran(&mut self, step: u64, layout: Layout, planned: PlannedStep) {
         let position = self.layouts.iter().position(|other| *other == layout);
         let PlannedStep { verification, step: part, validation } = planned;
@@ -103,12 +105,12 @@ impl Steps {
         self.now = next;
     }
 
-    /// The effects of all steps, if the cache is emptied.
+    /// Returns the effects of all steps, if the cache is emptied.
     pub(crate) fn into_effects(self) -> Option<StepEffects> {
         self.calendar.empties().then_some(self.effects)
     }
 
-    /// Returns the first step after `step` that is not known to leave the present layout as it is.
+    /// Returns the first step after `step` that is not known to leave the current layout unchanged.
     fn next_unsettled(&self, step: u64) -> Option<u64> {
         let kinds = std::iter::successors(Some(step), |step| self.calendar.next_of_another_kind(*step));
         let last = self.calendar.steps.checked_sub(1).filter(|last| *last > step);
@@ -116,13 +118,13 @@ impl Steps {
         later.find(|step| !self.is_settled(*step))
     }
 
-    /// Returns whether a step is known to leave the present layout as it is.
+    /// Returns whether a step is known to leave the current layout unchanged.
     fn is_settled(&self, step: u64) -> bool {
-        self.effects.of(self.now, self.calendar.kind(step)).is_some_and(|effect| effect.next == self.now)
+        self.effects.effect(self.now, self.calendar.kind(step)).is_some_and(|effect| effect.next == self.now)
     }
 
-    /// Follows the known effects from `step` on. Returns the last step that begins with the present layout,
-    /// up to the first step of unknown effect or the end; `None` if the run ends with the present layout.
+    /// Follows the known effects from `step` on, until a step of unknown effect or the end. Returns the last
+    /// step that begins with the current layout; `None` if the run ends with the current layout.
     fn next_unknown(&self, mut step: u64) -> Option<u64> {
         let mut layout = self.now;
         let mut last = None;
@@ -132,7 +134,7 @@ impl Steps {
                 last = Some(step);
             }
             let kind = self.calendar.kind(step);
-            let Some(StepEffect { next, .. }) = self.effects.of(layout, kind) else { return last };
+            let Some(StepEffect { next, .. }) = self.effects.effect(layout, kind) else { return last };
             if next == layout {
                 step = self.calendar.next_of_another_kind(step).unwrap_or(self.calendar.steps);
             } else {
@@ -148,15 +150,15 @@ impl Steps {
         last.filter(|_| layout != self.now)
     }
 
-    /// Returns the first step after the last but one emptying of the cache, if `kind` empties it.
+    /// If `kind` empties the cache, returns the first step after the second-last emptying.
     fn last_round(&self, kind: StepKind) -> Option<u64> {
         kind.empties.then(|| self.calendar.last_round()).flatten()
     }
 
-    /// Counts a step that is run only because it ages blocks.
+    /// Counts a step that is run only to age blocks.
     ///
     /// # Errors
-    /// Too many of them.
+    /// There were too many of them.
     fn check_aged(&mut self, setup: &Setup) -> Result<()> {
         self.aged += 1;
         if self.aged <= MOST_AGED {

@@ -1,10 +1,10 @@
-//! The surroundings of a GPU in a description: the network between hosts, and the power that it draws.
+//! A GPU's surroundings in a description: the network between hosts, and electric power.
 
 use serde::{Deserialize, Serialize};
 
 use crate::samples::MeasuredCalls;
 
-/// GPUs of a host, if a description has no number.
+/// GPUs per host if a description does not state it.
 pub(crate) const GPUS_PER_HOST: usize = 8;
 
 /// `[network]`: the network between hosts.
@@ -13,7 +13,7 @@ pub(crate) const GPUS_PER_HOST: usize = 8;
 pub struct Network {
     /// Bytes per second that a GPU sends to GPUs of other hosts.
     pub bytes: f64,
-    /// Seconds of the shortest message; `None`: as many as are assumed without a network.
+    /// Seconds of the shortest message; `None` for the assumed value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Keys above whose values were not measured.
@@ -22,12 +22,12 @@ pub struct Network {
 }
 
 impl Network {
-    /// The network of a description without one: 400 Gbit/s for each GPU.
+    /// The assumed network of a description without one: 400 Gbit/s per GPU.
     pub(crate) const ASSUMED: Network = Network { bytes: 50e9, seconds: Some(20e-6), assumed: Vec::new() };
 
-    /// Returns the network of measured operations between ranks of several hosts: the rate of the largest
-    /// all-reduce of most ranks, and the shortest message; `None` without those.
-    pub(crate) fn of(measured: &[MeasuredCalls]) -> Option<Self> {
+    /// Derives the network from measured operations between hosts: the rate of the largest all-reduce with
+    /// the most ranks, and the shortest message. `None` without such measurements.
+    pub(crate) fn from_measured(measured: &[MeasuredCalls]) -> Option<Self> {
         let far = |call: &'static str| {
             let samples =
                 measured.iter().filter(move |calls| calls.call == call).flat_map(|calls| &calls.samples);
@@ -37,36 +37,36 @@ impl Network {
         let [hosts, on_host, bytes, seconds] =
             far("all-reduce").max_by(|one, other| largest(one).total_cmp(&largest(other)))?;
         let message = far("send").map(|[.., seconds]| *seconds).reduce(f64::min);
-        // All GPUs of a host send together, twice.
+        // All GPUs of a host send at the same time, twice.
         let bytes = 2.0 * bytes * (hosts - 1.0) / hosts / on_host / seconds;
         Some(Network { bytes, seconds: message, assumed: Vec::new() })
     }
 
-    /// Seconds of the shortest message.
+    /// Returns the seconds of the shortest message.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.seconds.or(Network::ASSUMED.seconds).unwrap_or_default()
     }
 
-    /// All figures, which must be above 0.
+    /// Iterates over all values, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
         [Some(self.bytes), self.seconds].into_iter().flatten()
     }
 }
 
-/// `[power]`: the electric power of a GPU.
+/// `[power]`: electric power of a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Power {
     /// Power limit in watts.
     pub limit_watts: f64,
-    /// Mean power in watts during measured steps; `None`: not measured.
+    /// Mean watts during measured steps; `None` if not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_watts: Option<f64>,
 }
 
 impl Power {
-    /// Watts of a GPU during a step, and their source in words.
+    /// Returns the watts of a GPU during a step, and their source.
     #[must_use]
     pub fn of_step(&self) -> (f64, &'static str) {
         match self.step_watts {
@@ -75,7 +75,7 @@ impl Power {
         }
     }
 
-    /// All figures, which must be above 0.
+    /// Iterates over all values, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
         [Some(self.limit_watts), self.step_watts].into_iter().flatten()
     }

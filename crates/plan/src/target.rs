@@ -1,4 +1,4 @@
-//! The device of a plan.
+//! The device for which a run is planned.
 
 use std::path::PathBuf;
 
@@ -10,28 +10,28 @@ use crate::overhead::DeviceRanks;
 use telemetry::units::grouped;
 use worker::setup::placement::{DeviceChoice, describe};
 
-/// Options of the device to plan for.
+/// Options that select the device to plan for.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
     /// The device.
     pub target: PlanTarget,
-    /// Total bytes of the device that replace its own.
+    /// Total bytes that replace the device's own.
     pub capacity: Option<u64>,
 }
 
-/// The device of a plan.
+/// A device to plan for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanTarget {
-    /// A present device of that kind; for GPUs on a host without one, the shipped H200.
+    /// A real device of this kind; for GPUs on a host without one, the default H200.
     AtHand(DeviceChoice),
-    /// The device that a file describes.
+    /// The device described in a file.
     File(PathBuf),
-    /// The device whose description in the repository has this name.
+    /// The device with this description in the repository.
     Named(&'static str),
 }
 
 impl PlanTarget {
-    /// Parses the argument: the name of a device, or a file.
+    /// Parses the command-line argument: the name of a device, or a `.toml` file.
     pub fn from_argument(text: &str) -> Result<Self> {
         if text.ends_with(".toml") {
             return Ok(PlanTarget::File(PathBuf::from(text)));
@@ -53,10 +53,10 @@ impl PlanTarget {
         }
     }
 
-    /// Returns the device, with `capacity` total bytes if there is one.
+    /// Returns the device. `capacity` replaces its total bytes, if set.
     ///
     /// # Errors
-    /// An invalid file, a capacity that leaves nothing for these ranks, a GPU that does not answer.
+    /// The file is invalid, the capacity leaves nothing for these ranks, or a GPU does not respond.
     pub fn device(&self, capacity: Option<u64>, ranks: DeviceRanks) -> Result<PlanDevice> {
         let gpu = cuda::availability();
         let mut device = match self {

@@ -1,4 +1,4 @@
-//! Partitions of a run with and without a profile, both timed by the profile.
+//! Compares a run's partitions with and without a profile, using the profile's times.
 
 use std::fmt;
 use std::path::Path;
@@ -16,28 +16,26 @@ use crate::target::PlanTarget;
 use config::{PartitionPolicy, RunConfig};
 use worker::Placement;
 
-/// A partition of a run's layers, and the times of its stages by a profile.
+/// A partition of a run's layers, and its stages' times according to a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedPartition {
-    /// The policy of the partition, in words.
+    /// Policy of the partition, for users.
     pub name: String,
-    /// Layers of each stage.
+    /// Number of layers of each stage.
     pub layers: Vec<usize>,
-    /// Milliseconds for which each stage occupies its rank per micro-batch, including its share of the
-    /// update.
+    /// Milliseconds that each stage takes per micro-batch, including its share of the update.
     pub milliseconds: Vec<f64>,
 }
 
-/// Returns the partition of `config` without a profile, and with the profile in `path`; none for a model of
-/// one stage.
+/// Returns the partition of `config` without a profile, and with the profile in `path`; empty for a single
+/// stage.
 ///
-/// # Errors
-/// Errors of a plan; a profile of another run.
+/// Planning fails, or the profile is of another run.
 pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedPartition>> {
     if config.stages() == 1 {
         return Ok(Vec::new());
     }
-    let ranks = DeviceRanks::of(config);
+    let ranks = DeviceRanks::from_config(config);
     let description = target.device(None, ranks)?.description(ranks);
     let (config, _) = resolve(config.clone(), &description)?;
     let mut timed = config.clone();
@@ -46,7 +44,7 @@ pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) ->
     plain.parallel.profile = None;
     let profile = Profile::of_run(path, &timed, &description)?;
     let costs = Costs::from_profile(&profile, &config);
-    let of = |config: &RunConfig| -> Result<TimedPartition> {
+    let time_partition = |config: &RunConfig| -> Result<TimedPartition> {
         let name = partition::in_words(config);
         let setup = prepare_shapes(config.clone(), Placement::Meta(description.clone()))?;
         let costs = costs.for_partition(config);
@@ -55,11 +53,11 @@ pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) ->
         let layers = stages.iter().map(|stage| stage.layers.len()).collect();
         Ok(TimedPartition { name, layers, milliseconds: stages.iter().map(busy).collect() })
     };
-    Ok(vec![of(&plain)?, of(&timed)?])
+    Ok(vec![time_partition(&plain)?, time_partition(&timed)?])
 }
 
 impl TimedPartition {
-    /// Milliseconds of the slowest stage.
+    /// Returns the milliseconds of the slowest stage.
     #[must_use]
     pub fn slowest(&self) -> f64 {
         self.milliseconds.iter().copied().fold(0.0, f64::max)

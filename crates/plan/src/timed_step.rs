@@ -1,4 +1,4 @@
-//! The prediction of a training step: the calls that its ranks make, timed by a device's description.
+//! Predicts a training step from its ranks' calls, timed with a device's description.
 
 use collective::Axis;
 use config::RunConfig;
@@ -19,32 +19,32 @@ use crate::step_time::{Basis, FamilySeconds, StepEnergy, StepParts, StepTime};
 use crate::step_work::StepWork;
 use crate::surroundings::GPUS_PER_HOST;
 
-/// Most passes of a pipeline in a step: others take more than a few seconds.
+/// Maximum number of a pipeline's passes in a step; simulating more would take more than a few seconds.
 const MOST_PASSES: usize = 1 << 13;
 
 /// A predicted step, with the times of its passes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TimedStep {
     pub(crate) time: StepTime,
-    /// Begin and end of each pass in seconds, in the order of each pipeline rank.
+    /// Begin and end of each pass in seconds, in order, for each pipeline rank.
     pub(crate) passes: Vec<Vec<[f64; 2]>>,
 }
 
 impl StepTime {
-    /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls no description has, and
+    /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls have no description, and
     /// for pipelines with thousands of passes in a step.
-    pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
-        Ok(TimedStep::of(setup, device)?.map(|step| step.time))
+    pub fn predict(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
+        Ok(TimedStep::predict(setup, device)?.map(|step| step.time))
     }
 
-    /// Predicts a step of a configuration on GPUs like `device`, with the model FLOPs utilization.
+    /// Predicts a step of a configuration on GPUs like `device`, including the model FLOPs utilization.
     pub fn of_config(config: &RunConfig, device: &PlanDevice) -> Result<Option<Self>> {
-        let description = device.description(DeviceRanks::of(config));
+        let description = device.description(DeviceRanks::from_config(config));
         let setup = prepare_shapes(config.clone(), Placement::Meta(description))?;
-        Self::of(&setup, device)?.map(|time| time.with_mfu(&setup, device)).transpose()
+        Self::predict(&setup, device)?.map(|time| time.with_mfu(&setup, device)).transpose()
     }
 
-    /// Returns the time with the model FLOPs utilization on `device`.
+    /// Adds the model FLOPs utilization on `device`.
     pub fn with_mfu(self, setup: &Setup, device: &PlanDevice) -> Result<Self> {
         let (rates, _) = device.rates_or_shipped()?;
         let work = StepWork::at(&setup.config, &setup.dataset, &setup.placement.description(), &rates)?;
@@ -53,23 +53,25 @@ impl StepTime {
 }
 
 impl TimedStep {
-    /// Predicts a step, as [`StepTime::of`] does: of steps with sequences of several lengths, the mean, with
-    /// the passes of the longest.
-    pub(crate) fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
-        let Some(lengths) = setup.dataset.source.lengths() else { return Self::of_length(setup, device) };
+    /// Predicts a step like [`StepTime::predict`]. If sequence lengths differ between steps, the time is a mean
+    /// over the lengths, weighted by their shares of the steps, and the passes are those of the longest.
+    pub(crate) fn predict(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
+        let Some(lengths) = setup.dataset.source.lengths() else {
+            return Self::predict_length(setup, device);
+        };
         let mut steps = Vec::new();
         let mut passes = Vec::new();
         for (length, share) in lengths.shares() {
             let setup = Setup { dataset: setup.dataset.at_length(length), ..setup.clone() };
-            let Some(step) = Self::of_length(&setup, device)? else { return Ok(None) };
+            let Some(step) = Self::predict_length(&setup, device)? else { return Ok(None) };
             steps.push((share, step.time));
             passes = step.passes;
         }
         Ok(StepTime::mean(steps).map(|time| TimedStep { time, passes }))
     }
 
-    /// Predicts a step whose sequences have one length.
-    fn of_length(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
+    /// Predicts a step whose sequences all have the same length.
+    fn predict_length(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
         let schedule = &setup.blueprint.schedule;
         let passes = schedule.actions.iter().flatten().filter(|action| action.kind.is_compute()).count();
         if !device.is_gpu() || (schedule.ranks > 1 && passes > MOST_PASSES) {
@@ -116,9 +118,9 @@ impl TimedStep {
             device_model: device.model.clone(),
             basis: device.basis(),
             step_seconds: seconds,
-            parts: StepParts::of(longest),
+            parts: StepParts::from_clock(longest),
             pipeline_idle: parts.iter().map(idle).sum::<f64>() / parts.len() as f64,
-            stages: parts.iter().map(StepParts::of).collect(),
+            stages: parts.iter().map(StepParts::from_clock).collect(),
             tokens,
             unit: config.model.examples().rate(),
             tokens_per_second,
@@ -137,7 +139,7 @@ impl TimedStep {
     }
 }
 
-/// Lets stages on one GPU wait for each other's work: a step takes at least as long as all of it.
+/// Adds waits for stages that share one GPU: a step takes at least as long as all stages' work together.
 fn wait_for_gpu(parts: &mut [ClockParts]) {
     let work: f64 = parts.iter().map(ClockParts::work).sum();
     for own in parts {
@@ -146,25 +148,25 @@ fn wait_for_gpu(parts: &mut [ClockParts]) {
 }
 
 impl StepParts {
-    fn of(parts: &ClockParts) -> Self {
-        let of = |phase: Phase| parts.section(phase.name());
+    fn from_clock(parts: &ClockParts) -> Self {
+        let phase_seconds = |phase: Phase| parts.section(phase.name());
         StepParts {
-            inputs_seconds: of(Phase::Inputs) + parts.idle(Idle::Inputs),
-            forward_seconds: of(Phase::Forward),
-            backward_seconds: of(Phase::Backward),
-            pipeline_seconds: of(Phase::Pipeline) + parts.idle(Idle::Pipeline),
-            layers_seconds: of(Phase::Exchange) + parts.idle(Idle::Layers),
+            inputs_seconds: phase_seconds(Phase::Inputs) + parts.idle(Idle::Inputs),
+            forward_seconds: phase_seconds(Phase::Forward),
+            backward_seconds: phase_seconds(Phase::Backward),
+            pipeline_seconds: phase_seconds(Phase::Pipeline) + parts.idle(Idle::Pipeline),
+            layers_seconds: phase_seconds(Phase::Exchange) + parts.idle(Idle::Layers),
             sequences_seconds: parts.idle(Idle::Sequences),
-            reduction_seconds: of(Phase::Reduce) + parts.idle(Idle::Reduction),
+            reduction_seconds: phase_seconds(Phase::Reduce) + parts.idle(Idle::Reduction),
             offload_seconds: parts.idle(Idle::Offload),
-            optimizer_seconds: of(Phase::Update),
+            optimizer_seconds: phase_seconds(Phase::Update),
             host_seconds: parts.idle(Idle::Host) + parts.section(""),
         }
     }
 }
 
 impl PlanDevice {
-    /// The figures on which predictions for the device are based.
+    /// Returns the kind of data on which predictions for the device are based.
     pub(crate) fn basis(&self) -> Basis {
         match &self.rates {
             None => Basis::AnotherModel,
@@ -175,10 +177,10 @@ impl PlanDevice {
     }
 }
 
-/// Returns the times of a configuration's calls on a device with `rates`.
+/// Returns the call times of a configuration on a device with `rates`.
 pub(crate) fn call_times(config: &RunConfig, device: &PlanDevice, rates: &DeviceRates) -> CallTimes {
     let grid = config.parallel.grid();
-    // Stages of a pipeline mostly take turns.
+    // Stages of a pipeline mostly alternate.
     let sharing =
         if config.parallel.shares_gpu() { grid.world_size() / grid.size(Axis::Pipeline) } else { 1 };
     CallTimes::new(device, rates.clone(), config.precision.tf32, sharing)
@@ -188,11 +190,11 @@ fn devices(config: &RunConfig) -> usize {
     if config.parallel.shares_gpu() { 1 } else { config.world_size() }
 }
 
-/// Returns the figures of a prediction that the device's description does not have or assumes, without those
-/// that the prediction does not use.
+/// Returns the names of rates that a prediction for `config` uses and that the device's description omits or
+/// assumes.
 ///
 /// # Errors
-/// An invalid description of the shipped device, which a test excludes.
+/// The embedded description of the default device is invalid, which a test rules out.
 pub(crate) fn assumptions(config: &RunConfig, device: &PlanDevice) -> Result<Vec<String>> {
     let (rates, mut assumed) = device.rates_or_shipped()?;
     assumed.extend(rates.omitted().into_iter().map(str::to_owned));

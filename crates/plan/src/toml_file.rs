@@ -1,4 +1,4 @@
-//! TOML files other than configurations; errors are one sentence with the line.
+//! TOML files other than configurations. Errors are one sentence with the line.
 
 use std::path::Path;
 
@@ -7,20 +7,20 @@ use system::input;
 
 use crate::error::{PlanError, Result};
 
-/// The most bytes of a file.
+/// Maximum size of a file in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Reads a file; returns its text and its name in errors.
+/// Reads a file. Returns its text, and its name for errors.
 pub(crate) fn read(path: &Path) -> Result<(String, String)> {
     let name = path.to_string_lossy().into_owned();
     let unreadable = |error| PlanError::Refused(format!("{name} cannot be read: {error}"));
     Ok((input::read_text(path, MOST_BYTES).map_err(unreadable)?, name))
 }
 
-/// Parses the text of a file called `name`.
+/// Parses TOML; `name` is the file's name in errors.
 ///
 /// # Errors
-/// Invalid TOML; other keys or types.
+/// The TOML is invalid, or has unknown keys or wrong types.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());

@@ -12,22 +12,22 @@ use crate::compared::plan_with;
 use crate::error::Result;
 use crate::plan::Plan;
 
-/// Trained and frozen parameters, and the peak compared with training all.
+/// Numbers of trained and frozen parameters, and peak memory compared with training all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TuningCost {
-    /// Elements of trained parameters.
+    /// Number of elements of trained parameters.
     pub trained: u64,
-    /// Elements of frozen parameters.
+    /// Number of elements of frozen parameters.
     pub frozen: u64,
-    /// Peak of allocated bytes, on the rank that needs most.
+    /// Peak of allocated bytes, on the rank with the most.
     pub peak_bytes: u64,
-    /// The peak if all parameters were trained, found by a plan for a device that they fit.
+    /// Peak of allocated bytes if all parameters were trained.
     pub peak_bytes_of_all: u64,
 }
 
 impl TuningCost {
-    /// Returns the cost on the rank of `largest`; `None` if all parameters are trained.
-    pub(crate) fn of(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
+    /// Plans the rank of `largest` with all parameters trained for comparison; `None` if they already are.
+    pub(crate) fn from_plan(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
         if setup.config.tuning.trains_all() {
             return Ok(None);
         }

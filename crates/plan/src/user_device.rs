@@ -1,4 +1,5 @@
-//! Descriptions that `plimsoll plan --describe` has measured on this host, in the user's cache directory.
+//! Device descriptions measured on this host by `plimsoll plan --describe`, stored in the user's cache
+//! directory.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use system::output;
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 
-/// Returns the file of the description of a model of GPU; `None` for a user without a cache directory.
+/// Returns the path of the description of a GPU model; `None` if the user has no cache directory.
 fn path(model: &str) -> Option<PathBuf> {
     let name: String = model.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-");
     let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
@@ -18,10 +19,10 @@ fn path(model: &str) -> Option<PathBuf> {
 }
 
 impl PlanDevice {
-    /// Reads the description of a model of GPU that was measured on this host; `None` if none was.
+    /// Reads the description of a GPU model measured on this host; `None` if there is none.
     ///
     /// # Errors
-    /// A file that cannot be read or is invalid.
+    /// The file cannot be read or is invalid.
     pub(crate) fn measured_here(model: &str) -> Result<Option<Self>> {
         let Some(path) = path(model) else { return Ok(None) };
         match std::fs::metadata(&path) {
@@ -31,7 +32,7 @@ impl PlanDevice {
     }
 
     /// Writes the description of a GPU into the user's cache directory, for the predictions of later runs.
-    /// Returns the file; `None` for a CPU, and for a user without such a directory.
+    /// Returns its path; `None` for a CPU, and without a cache directory.
     pub fn remember(&self) -> Result<Option<PathBuf>> {
         let Some(path) = path(&self.model).filter(|_| self.is_gpu()) else { return Ok(None) };
         let refused = |error: std::io::Error| PlanError::Refused(format!("{}: {error}", path.display()));

@@ -1,5 +1,5 @@
-//! The memory of whole gradients that ranks keep although their sums are sharded, and the setting that avoids
-//! them.
+//! The memory of whole gradients that ranks keep even though gradient sums are sharded, and the setting that
+//! avoids it.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use worker::Setup;
 use crate::error::Result;
 use crate::plan::Plan;
 
-/// Gradients of a lane of several micro-batches, which add up whole before ranks exchange shards of them.
+/// Whole gradients of lanes of several micro-batches, which are summed before ranks exchange shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WholeGradients {
     /// `parallel.zero_stage`.
@@ -19,16 +19,16 @@ pub struct WholeGradients {
     pub zero_stage: u32,
     /// `parallel.lanes`.
     pub lanes: usize,
-    /// Micro-batches of a lane.
+    /// Number of micro-batches in a lane.
     pub micro_batches_per_lane: usize,
     /// Bytes of all gradients of a rank.
     pub bytes: u64,
 }
 
 impl WholeGradients {
-    /// Returns the cost on the rank of `plan`; `None` if gradients are not sharded, or lanes have one
+    /// Returns the cost on the rank of `plan`; `None` if gradients are not sharded or lanes have one
     /// micro-batch.
-    pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
+    pub(crate) fn from_plan(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let config = &setup.config;
         let blueprint = &setup.blueprint;
         let micro_batches_per_lane = config.training_assignment().micro_batches_per_lane();

@@ -1,4 +1,4 @@
-//! Grids with which a run goes on when ranks are lost.
+//! Grids with which a run continues when ranks are lost.
 
 use crate::common::setup;
 use config::RunConfig;
@@ -12,7 +12,7 @@ fn options(device: &str, capacity: Option<u64>) -> PlanOptions {
     PlanOptions { target: PlanTarget::from_argument(device).unwrap(), capacity }
 }
 
-/// Steps of eight lanes.
+/// Setting: eight lanes in a step.
 const LANES: &str = "parallel.lanes=8";
 
 #[test]
@@ -20,7 +20,7 @@ fn a_run_goes_on_with_the_fastest_grid_of_the_ranks_that_are_left() {
     for (grid, left, ranks, expected) in [
         (&["parallel.data=4"][..], 4, 4, &[][..]),
         (&["parallel.data=4"], 6, 4, &[]),
-        // With three ranks one still runs three of eight lanes.
+        // With three ranks, one runs two of the eight lanes and the others three.
         (&["parallel.data=4"], 3, 3, &["parallel.data=3"]),
         (&["parallel.data=4"], 1, 1, &["parallel.data=1"]),
         // Six and seven ranks take as long as four: one of them runs two lanes.
@@ -56,7 +56,7 @@ fn too_few_ranks_are_refused() {
     );
 }
 
-/// A run whose optimizer state fits only in shards, of which fewer ranks hold more, shards more.
+/// Checks that a run whose optimizer state fits only if sharded uses a higher ZeRO stage on fewer ranks.
 #[test]
 fn a_run_that_does_not_fit_otherwise_shards_more() {
     let grid = [
@@ -70,7 +70,7 @@ fn a_run_that_does_not_fit_otherwise_shards_more() {
     let needs = |data: &str, stage: &str| {
         let config = config(&[&grid[..], &[data, stage]].concat());
         let device = PlanDevice::shipped().unwrap();
-        let parts = device.overhead.parts(DeviceRanks::of(&config));
+        let parts = device.overhead.parts(DeviceRanks::from_config(&config));
         let taken: u64 = parts.iter().map(|part| part.bytes).sum();
         plan_run(config, &options("h200", None)).unwrap().fit.needs + taken
     };

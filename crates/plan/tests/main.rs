@@ -1,4 +1,4 @@
-//! Plans: memory, proposals, calls and times.
+//! Tests of plans: memory, proposals, calls and times.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

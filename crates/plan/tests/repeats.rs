@@ -1,4 +1,4 @@
-//! The cost of a plan depends on its distinct work, and skipping repeated work changes no figure.
+//! Tests that a plan's cost depends on its distinct work, and that skipping repeated work changes no figure.
 
 use crate::common::setup;
 use device::Description;
@@ -8,13 +8,13 @@ use plan::{Plan, plan};
 use telemetry::Statistic;
 use worker::{Placement, Setup};
 
-/// The plan of a rank that skips repeated work in parts with at least this many allocations.
+/// Plans a rank, skipping repeated work in parts with at least `allocations` allocations.
 fn planned(setup: &Setup, rank: usize, allocations: u64) -> Plan {
     let work = PlanWork { skips_from: allocations, most: u64::MAX };
     plan(&Setup { plan_work: Some(work), ..setup.clone() }, rank).unwrap()
 }
 
-/// All figures of a plan that skipping does not affect.
+/// Returns all figures of a plan that skipping must not affect.
 fn figures(plan: &Plan) -> impl PartialEq + std::fmt::Debug {
     let statistics: Vec<u64> = [
         Statistic::AllocatedBytes,
@@ -76,7 +76,7 @@ fn skipping_repeated_work_changes_no_figure() {
     }
 }
 
-/// The largest accepted counts need no more allocations than their distinct work.
+/// Checks that the largest accepted counts need no more allocations than their distinct work.
 #[test]
 fn large_counts_are_planned_with_few_allocations() {
     let table: &[(&[&str], u64)] = &[
@@ -102,10 +102,10 @@ fn large_counts_are_planned_with_few_allocations() {
     }
 }
 
-/// Allocations of all ranks with different work that a plan makes at most.
+/// Maximum number of allocations that a plan makes over all roles.
 const MOST_ALLOCATIONS: u64 = 1 << 22;
 
-/// Plans of pipelines are made within the limit, or refused before they exceed it.
+/// Checks that pipelines are planned within the limit or refused before exceeding it.
 #[test]
 fn a_plan_that_does_not_repeat_is_refused() {
     let table: &[(usize, usize, usize, bool)] = &[

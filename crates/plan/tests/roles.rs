@@ -1,14 +1,14 @@
-//! Ranks with a common role: the plan of the role is that of each of its ranks.
+//! Tests that the plan of a role is the plan of each of its ranks.
 
 use crate::common::setup;
 use plan::plan;
 use plan::roles::plan_all;
 
-/// Layers that ranks may share, with gradients whose norm takes several parts.
+/// Settings with layers that ranks may share, and several parts of the gradient norm.
 const GPT: [&str; 4] =
     ["model.layers=4", "parallel.tensor_lanes=2", "parallel.context_lanes=4", "parallel.lanes=4"];
 
-/// On GPUs, where the tables of norms differ between ranks.
+/// Runs on imitated GPUs, where the norm's address tables differ between ranks.
 #[test]
 fn the_plan_of_a_role_is_that_of_each_of_its_ranks() {
     for axes in [
@@ -19,7 +19,7 @@ fn the_plan_of_a_role_is_that_of_each_of_its_ranks() {
         &["context=2", "data=2", "zero_stage=1"],
         &["tensor=2", "data=2", "zero_stage=3"],
         &["tensor=2", "pipeline=2"],
-        // Runs of three lanes and two, and of five and four in rounds of three.
+        // Three and two lanes per rank, then five and four in rounds of three.
         &["lanes=5", "data=4", "zero_stage=2", "shard=2"],
         &["lanes=9", "data=6", "zero_stage=2", "shard=3"],
         &["lanes=7", "data=7", "zero_stage=1"],

@@ -1,4 +1,4 @@
-//! Searches for configurations that fit, of which some cannot be planned.
+//! Tests of searches in which some configurations cannot be planned.
 
 use crate::common::setup;
 use config::RunConfig;
@@ -14,18 +14,19 @@ fn search(config: &RunConfig, most_allocations: u64) -> plan::Result<Proposals> 
     let mut screened = Vec::new();
     let mut fits = 0;
     let mut on_progress = |progress: FitProgress<'_>| match progress {
-        FitProgress::Screened { done, of } => screened.push((done, of)),
+        FitProgress::Screened { done, total } => screened.push((done, total)),
         FitProgress::Fits(_) => fits += 1,
     };
     let found = propose(config.clone(), &PlanOptions { target, capacity: None }, fit, &mut on_progress);
     if let Ok(proposals) = &found {
-        let in_order = screened.iter().enumerate().all(|(index, (done, of))| *done == index && done < of);
+        let in_order =
+            screened.iter().enumerate().all(|(index, (done, total))| *done == index && done < total);
         assert!(in_order && !screened.is_empty() && fits == proposals.list.len(), "{screened:?} {fits}");
     }
     found
 }
 
-/// The most allocations of a rank in the plan of a proposal.
+/// Returns the largest number of allocations of a rank in the plan of a proposal.
 fn allocations(config: &RunConfig, sets: &[String]) -> u64 {
     let device = PlanDevice::shipped().unwrap().description(DeviceRanks::CONNECTED);
     let plans = plan_all(&prepare(config.with(sets).unwrap(), Placement::Meta(device)).unwrap()).unwrap();
@@ -52,7 +53,7 @@ fn candidates_that_cannot_be_planned_are_left_out_and_counted() {
     assert!(refused.is_too_long() && refused.exit_status() == 2, "{refused}");
 }
 
-/// Pipelines that hold other shards are as many plans more, not a part of one's limit.
+/// Checks that pipelines with different shards each have their own limit.
 #[test]
 fn a_pipeline_that_can_be_planned_can_be_planned_with_shards() {
     let one = ["model.layers=64", "parallel.pipeline=64", "train.micro_batch_size=1", "parallel.lanes=1"];
@@ -63,8 +64,8 @@ fn a_pipeline_that_can_be_planned_can_be_planned_with_shards() {
     assert!(both.roles().len() > alone.roles().len());
 }
 
-/// A device that holds no state gets proposals with state in host memory, and a smaller one with weights
-/// there too; a device that holds all gets neither.
+/// Checks that state is offloaded for a device that cannot hold it, weights too for a smaller device, and
+/// neither for a device that can hold all.
 #[test]
 fn offloading_is_proposed_where_nothing_else_fits() {
     let sizes = ["model.width=512", "model.layers=16", "train.global_batch_size=2", "parallel.lanes=1"];
@@ -81,7 +82,7 @@ fn offloading_is_proposed_where_nothing_else_fits() {
     };
     let all = within(None);
     assert_eq!(offloaded(&all), [false, false], "{all}");
-    // The overhead, and a byte less than the least without offloading.
+    // The overhead, and one byte less than the least needed without offloading.
     let least = |proposals: &Proposals| {
         let least = proposals.list.iter().min_by_key(|proposal| proposal.needs).unwrap();
         proposals.to_json()["capacity_bytes"].as_u64().unwrap() - least.available + least.needs

@@ -1,4 +1,4 @@
-//! A plan's sentences about settings: preallocated memory, the cost of lanes, keys without effect.
+//! Tests of a plan's sentences about settings: preallocation, the cost of lanes, keys without effect.
 
 use crate::common;
 use crate::common::setup;
@@ -6,7 +6,7 @@ use plan::{Plan, plan, plan_run, without_effect};
 use plan::{PlanOptions, PlanTarget};
 use telemetry::step_trace::TraceEvent;
 
-/// Bytes that a rank requests from its driver after the start.
+/// Returns the bytes that a rank requests from its driver after the start.
 fn taken_later(plan: &Plan) -> u64 {
     let events = plan.parts.list().iter().skip(1).flat_map(|part| &part.trace.events);
     let taken = |event: &TraceEvent| match event {
@@ -121,7 +121,7 @@ fn settings_without_effect_are_named() {
         let all_begin = sentences.iter().zip(*expected).all(|(sentence, start)| sentence.starts_with(start));
         assert!(all_begin, "{sentences:?}");
     }
-    // On a GPU, these have an effect.
+    // These settings have an effect on a GPU.
     for set in ["parallel.peer_access=off", "parallel.reduction=nccl", "precision.tf32=true"] {
         let sets = [&USUAL[..], &["parallel.data=2", set]].concat();
         assert_eq!(without_effect(&setup(true, &sets)), [""; 0], "{set}");
@@ -129,7 +129,7 @@ fn settings_without_effect_are_named() {
     let sharded = ["parallel.data=2", "parallel.zero_stage=2", "parallel.peer_access=off"];
     let sentences = without_effect(&setup(true, &[&USUAL[..], &sharded].concat()));
     assert!(matches!(&sentences[..], [only] if only.starts_with("parallel.peer_access")), "{sentences:?}");
-    let mlp = common::of(common::MLP, false, &["memory.recompute=block"]);
+    let mlp = common::setup_from(common::MLP, false, &["memory.recompute=block"]);
     let sentences = without_effect(&mlp);
     let [sentence] = &sentences[..] else { panic!("{sentences:?}") };
     assert!(sentence.contains("saves no memory with model.kind = \"mlp\""), "{sentence}");
@@ -150,7 +150,7 @@ fn the_cost_of_lanes_is_the_difference_to_one_lane() {
     let live = |report: &plan::PlanReport| report.plans.roles()[0].statistics.allocated();
     assert_eq!(cost.extra_bytes(), live(&many) - live(&one));
     assert!(many.to_string().contains("parallel.lanes = 8: 4 gradient sets on a rank for its 8 lanes"));
-    // A lane of one micro-batch: its last gradients pass through.
+    // With lanes of one micro-batch, the last gradients need no set of their own.
     let report = report("parallel.lanes=32");
     assert_eq!(report.lanes.unwrap().sets, 5);
 }

@@ -1,4 +1,4 @@
-//! Plans of sharded state: proposals, remedies, whole gradients, ranks without a lane of their own.
+//! Tests of sharded state in plans: proposals, remedies, whole gradients, ranks without their own lane.
 
 use crate::common::setup;
 use config::RunConfig;
@@ -10,7 +10,7 @@ use plan::{
 };
 use serde_json::Value;
 
-/// Enough parameters that they are most of a rank's memory, and enough work that it hides their transfers.
+/// Settings with enough parameters to dominate a rank's memory, and enough work to hide their transfers.
 const WIDE: [&str; 9] = [
     "model.width=4096",
     "model.heads=32",
@@ -27,12 +27,12 @@ fn config(sets: &[&str]) -> RunConfig {
     (*setup(true, &[&WIDE[..], sets].concat()).config).clone()
 }
 
-/// Bytes that a rank reserves on an H200.
+/// Returns the bytes that a rank reserves on an H200.
 fn needs(sets: &[&str]) -> u64 {
     report(sets, None).fit.needs
 }
 
-/// Bytes of a device that connected ranks cannot use.
+/// Returns the bytes of a device that connected ranks cannot use.
 fn taken() -> u64 {
     let parts = PlanDevice::shipped().unwrap().overhead.parts(DeviceRanks::CONNECTED);
     parts.iter().map(|part| part.bytes).sum()
@@ -46,7 +46,7 @@ fn report(sets: &[&str], capacity: Option<u64>) -> PlanReport {
     plan_run(config(sets), &options(capacity)).unwrap()
 }
 
-/// Searches grids of `ranks` ranks for devices that have these bytes for their allocators.
+/// Searches grids of `ranks` ranks for devices whose allocators have `bytes` bytes.
 fn search(sets: &[&str], ranks: usize, bytes: u64) -> Proposals {
     let config = config(sets);
     let capacity = Some(bytes + taken());
@@ -54,7 +54,8 @@ fn search(sets: &[&str], ranks: usize, bytes: u64) -> Proposals {
     propose(config, &options(capacity), fit, &mut |_| ()).unwrap()
 }
 
-/// The proposals that do not recompute, of whole layers, one pipeline stage and micro-batches of one sample.
+/// Returns the proposals with one pipeline stage, no tensor parallelism or recomputation, and micro-batches
+/// of one sample.
 fn plain(proposals: &Proposals) -> Vec<Value> {
     let all = proposals.to_json()["proposals"].as_array().unwrap().clone();
     let is_plain = |proposal: &Value| {
@@ -80,7 +81,7 @@ fn the_lowest_stage_that_fits_is_proposed() {
         assert_eq!(fitting[0]["peak_reserved_bytes"], bytes, "{proposals}");
         assert!(proposals.to_string().contains("ZeRO"));
     }
-    // With plenty of memory, there are no proposals of stages 2 and 3.
+    // With plenty of memory, ZeRO stages 2 and 3 are not proposed.
     let all = search(&GRID, 4, 1 << 36).to_json();
     let mut stages = all["proposals"].as_array().unwrap().iter().map(|proposal| &proposal["zero_stage"]);
     assert!(stages.all(|stage| stage.as_u64().unwrap() < 2), "{all}");
@@ -133,16 +134,16 @@ fn ranks_without_a_lane_repeat_one() {
     assert!(text.contains(words) && !text.contains("subtrees"), "{text}");
 }
 
-/// The message of a run that does not fit names the next ZeRO stage with which it does.
+/// Checks that the message for a run that does not fit names the next ZeRO stage with which it fits.
 #[test]
 fn remedies_name_the_next_stage() {
     const GRID: [&str; 2] = ["parallel.data=4", "parallel.lanes=16"];
     let stages = ["parallel.zero_stage=1", "parallel.zero_stage=2", "parallel.zero_stage=3"];
     let remedy = |sets: &[&str], bytes: u64| {
-        // A limit that equals the peak may divide segments in another way.
+        // A limit equal to the peak may divide segments differently.
         let limit = format!("memory.limit_bytes={}", bytes + (64 << 20));
         let setup = setup(true, &[&WIDE[..], &GRID, sets, &[&limit]].concat());
-        let fit = Fit::of(&setup, &plan_all(&setup).unwrap(), Vec::new(), RankForm::Threads);
+        let fit = Fit::from_plans(&setup, &plan_all(&setup).unwrap(), Vec::new(), RankForm::Threads);
         assert!(!fit.fits);
         nearest(&setup, &fit).unwrap().sets
     };
@@ -152,7 +153,7 @@ fn remedies_name_the_next_stage() {
         let bytes = needs(&[&GRID[..], &[stage]].concat());
         assert_eq!(remedy(before, bytes), [stage], "{before:?}");
     }
-    // The last way has one group, and lanes of one micro-batch, which need no whole gradients.
+    // The last remedy uses one group and lanes of one micro-batch, which need no whole gradients.
     let most = needs(&["parallel.data=4", "parallel.zero_stage=3", "parallel.lanes=16"]);
     let sets = remedy(&["parallel.zero_stage=3", "parallel.shard=2", "parallel.lanes=4"], most);
     assert_eq!(sets, ["parallel.shard=0", "parallel.lanes=16"]);

@@ -1,8 +1,8 @@
-//! The calls of a step, logged by the worker on Meta.
+//! Tests of the calls of a step, logged by the worker on Meta.
 
 use std::collections::BTreeMap;
 
-use crate::common::{GPT, MLP, of};
+use crate::common::{GPT, MLP, setup_from};
 use collective::{AxisTraffic, Communicator, PEER_SUMS};
 use device::{CallLog, LoggedCall, Statistics};
 use plan::{CallSize, PlanDevice, step_calls, with_peers};
@@ -42,7 +42,7 @@ global_batch_size = 8
 compute = \"bf16\"
 ";
 
-/// Configurations of all kinds of models, types and grids.
+/// Returns configurations of all kinds of models, dtypes and grids.
 fn table() -> Vec<(&'static str, Vec<&'static str>)> {
     let few = ["train.global_batch_size=8", "parallel.lanes=4"];
     let gpt = |sets: &[&'static str]| (GPT, [&few[..], sets].concat());
@@ -69,13 +69,13 @@ fn table() -> Vec<(&'static str, Vec<&'static str>)> {
 
 struct Ran {
     log: CallLog,
-    /// FLOPs of matmuls, convolutions and attention that operators counted in the step.
+    /// FLOPs that operators counted in the step for matmuls, convolutions and attention.
     flops: u64,
     traffic: AxisTraffic,
     statistics: Statistics,
 }
 
-/// Runs three steps, of which the last is logged if `logs`.
+/// Runs three steps; logs the last one if `logs`.
 fn run(setup: &Setup, logs: bool) -> Ran {
     let communicator = Communicator::counted(0, setup.config.world_size());
     let mut worker = Worker::new(&setup.on_meta(), communicator).unwrap();
@@ -98,19 +98,19 @@ fn run(setup: &Setup, logs: bool) -> Ran {
     Ran { log: device.end_log(), flops, traffic, statistics: device.statistics() }
 }
 
-/// Number of calls of each kind.
+/// Returns the number of calls of each kind.
 fn kinds(log: &CallLog) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     log.for_each(|call| {
-        if let Some(size) = CallSize::of(call, 8, false) {
+        if let Some(size) = CallSize::from_call(call, 8, false) {
             *kinds.entry(size.kind).or_default() += 1;
         }
     });
     kinds
 }
 
-/// FLOPs of the calls that compute matmuls, convolutions and attention, as operators count them: attention's
-/// backward kernels compute seven matmuls for the five that are needed.
+/// Returns the FLOPs of matmul, convolution and attention calls as operators count them: attention's backward
+/// kernels compute seven matmuls where five are needed.
 fn counted_flops(log: &CallLog) -> u64 {
     let (mut flops, mut backward) = (0, 0);
     log.for_each(|call| match call {
@@ -126,7 +126,7 @@ fn counted_flops(log: &CallLog) -> u64 {
     flops + backward / 7 * 5
 }
 
-/// Bytes that the communication of a log sends.
+/// Returns the bytes sent by all communication in a log.
 fn sent_bytes(log: &CallLog) -> u64 {
     let mut sent = 0;
     log.for_each(|call| {
@@ -145,12 +145,12 @@ fn sent_bytes(log: &CallLog) -> u64 {
 #[test]
 fn a_log_has_the_work_of_a_step_and_changes_no_byte() {
     for (text, sets) in table() {
-        let setup = of(text, true, &sets);
+        let setup = setup_from(text, true, &sets);
         let logged = run(&setup, true);
         let plain = run(&setup, false);
         assert_eq!(logged.statistics, plain.statistics, "{sets:?}");
         assert_eq!((logged.flops, logged.traffic), (plain.flops, plain.traffic), "{sets:?}");
-        // Windows of a convolution of few channels are multiplied with zeros at their ends.
+        // Convolutions with few channels multiply zeros at the ends of their windows.
         let zeros = if text == RESNET { logged.flops / 500 } else { 0 };
         let more = counted_flops(&logged.log).checked_sub(logged.flops);
         assert!(more.is_some_and(|more| more <= zeros), "{more:?} more FLOPs than counted, {sets:?}");
@@ -159,7 +159,7 @@ fn a_log_has_the_work_of_a_step_and_changes_no_byte() {
     }
 }
 
-/// GPUs of a host sum in each other's memory, and exchange the same bytes.
+/// Checks that GPUs of one host sum in each other's memory, and exchange the same bytes.
 #[test]
 fn access_to_peers_changes_calls_and_no_byte() {
     let few = ["train.global_batch_size=8", "parallel.lanes=4", "parallel.data=4"];
@@ -171,7 +171,7 @@ fn access_to_peers_changes_calls_and_no_byte() {
         (&["parallel.peer_access=off"], false),
         (&["parallel.data=16", "parallel.lanes=16", "train.global_batch_size=32"], false),
     ] {
-        let setup = of(GPT, true, &[&few[..], sets].concat());
+        let setup = setup_from(GPT, true, &[&few[..], sets].concat());
         let linked = with_peers(&setup, &PlanDevice::shipped().unwrap());
         let [apart, linked] = [setup, linked].map(|setup| run(&setup, true));
         assert_eq!(linked.statistics, apart.statistics, "{sets:?}");
@@ -186,7 +186,7 @@ fn access_to_peers_changes_calls_and_no_byte() {
 #[test]
 fn the_log_of_a_plan_is_that_of_a_run() {
     let sets = ["train.global_batch_size=64", "parallel.lanes=4"];
-    let setup = of(GPT, true, &sets);
+    let setup = setup_from(GPT, true, &sets);
     let planned = step_calls(&setup, 0).unwrap();
     let ran = run(&setup, true).log;
     // A plan skips micro-batches that repeat earlier ones.
@@ -194,31 +194,32 @@ fn the_log_of_a_plan_is_that_of_a_run() {
     assert_eq!(kinds(&planned), kinds(&ran));
     assert_eq!(planned.flops(), ran.flops());
     // A host has no calls to log.
-    assert!(step_calls(&of(GPT, false, &sets), 0).unwrap().calls.is_empty());
+    assert!(step_calls(&setup_from(GPT, false, &sets), 0).unwrap().calls.is_empty());
 }
 
 #[test]
 fn recomputation_and_ranks_add_their_calls() {
     let few = ["train.global_batch_size=8", "parallel.lanes=4"];
-    let of = |sets: &[&str]| kinds(&run(&of(GPT, true, &[&few[..], sets].concat()), true).log);
-    let plain = of(&[]);
-    let again = of(&["memory.recompute=block"]);
+    let step_kinds =
+        |sets: &[&str]| kinds(&run(&setup_from(GPT, true, &[&few[..], sets].concat()), true).log);
+    let plain = step_kinds(&[]);
+    let again = step_kinds(&["memory.recompute=block"]);
     let forward = |kinds: &BTreeMap<String, usize>, kind: &str| {
         let of_kind = kinds.iter().filter(|(name, _)| name.starts_with(kind));
         of_kind.map(|(_, count)| *count).sum::<usize>()
     };
-    // Two layers of each of four micro-batches run twice.
+    // Recomputation runs two layers of each of four micro-batches twice.
     for (kind, runs) in [("attention_f32.forward", 8), ("layer_norm.forward", 20), ("activation.gelu_f", 8)] {
         assert_eq!(forward(&plain, kind), runs, "{kind} in {plain:?}");
         assert!(forward(&again, kind) >= runs + 8, "{kind} in {again:?}");
     }
     assert_eq!(forward(&plain, "attention_f32.backward"), forward(&again, "attention_f32.backward"));
-    let data = of(&["parallel.data=2"]);
-    let weights = of(&["parallel.data=2", "parallel.zero_stage=3"]);
+    let data = step_kinds(&["parallel.data=2"]);
+    let weights = step_kinds(&["parallel.data=2", "parallel.zero_stage=3"]);
     assert_eq!(forward(&plain, "exchange") + forward(&plain, "all-gather"), 0);
     assert!(forward(&data, "exchange") > 0 && forward(&data, "tree") > 0, "{data:?}");
     assert!(forward(&weights, "all-gather") > forward(&weights, "exchange"), "{weights:?}");
-    let stages = of(&["parallel.pipeline=2"]);
-    // Four activations and four gradients, and the norm's share.
+    let stages = step_kinds(&["parallel.pipeline=2"]);
+    // Four activations, four gradients, and the norm's share.
     assert_eq!(forward(&stages, "send"), 9, "{stages:?}");
 }

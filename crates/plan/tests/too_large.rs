@@ -1,14 +1,14 @@
-//! Plans of runs that do not fit: nothing but the sentence of the refusal differs.
+//! Tests that plans of runs that do not fit are complete, with only the refusal added.
 
 use crate::common::setup;
 use plan::{PlanOptions, PlanTarget, plan_precision, plan_run};
 
-/// Enough parameters that they are most of a rank's memory.
+/// Settings with enough parameters to dominate a rank's memory.
 const WIDE: [&str; 4] = ["model.width=1024", "model.heads=8", "model.layers=8", "precision.compute=bf16"];
 
 #[test]
 fn a_run_that_does_not_fit_is_planned_and_refused_in_words() {
-    let of = |capacity| PlanOptions { target: PlanTarget::from_argument("h200").unwrap(), capacity };
+    let options = |capacity| PlanOptions { target: PlanTarget::from_argument("h200").unwrap(), capacity };
     for sets in [
         &[][..],
         &["precision.matmul=fp8"],
@@ -18,14 +18,14 @@ fn a_run_that_does_not_fit_is_planned_and_refused_in_words() {
         &["parallel.pipeline=2"],
     ] {
         let config = (*setup(true, &[&WIDE[..], sets].concat()).config).clone();
-        let fitting = plan_run(config.clone(), &of(None)).unwrap();
+        let fitting = plan_run(config.clone(), &options(None)).unwrap();
         let taken: u64 = fitting.fit.overhead.iter().map(|part| part.bytes).sum();
         let capacity = Some(taken + fitting.fit.needs / 2);
-        let small = plan_run(config.clone(), &of(capacity)).unwrap();
+        let small = plan_run(config.clone(), &options(capacity)).unwrap();
         assert!(fitting.fit.fits && !small.fit.fits, "{sets:?}: {small}");
         assert!(small.to_string().contains("does not fit: rank "), "{sets:?}: {small}");
         assert_eq!((small.fp8, small.tuning), (fitting.fp8, fitting.tuning), "{sets:?}");
-        let types = |capacity| plan_precision(config.clone(), &of(capacity)).unwrap().to_string();
+        let types = |capacity| plan_precision(config.clone(), &options(capacity)).unwrap().to_string();
         assert_eq!(types(None), types(capacity), "{sets:?}");
     }
 }

@@ -1,38 +1,36 @@
-//! The steps of a run, and what precedes or follows each: a verification; a validation, a checkpoint, an
-//! emptied cache.
+//! The calendar of a run: which steps are verified, validated or saved, and after which the cache is emptied.
 
 use std::sync::Arc;
 
 use config::RunConfig;
 use data::StepLengths;
 
-/// Work around a step that decides how the step changes memory.
+/// Work around a step that affects how the step changes memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepKind {
-    /// Whether a micro-batch of the step is run before it, to be compared.
+    /// Whether a micro-batch of the step is run twice, first before the step, and compared.
     pub verifies: bool,
-    /// Whether the rank returns its idle memory to the driver.
+    /// Whether the rank returns idle memory to the driver after the step.
     pub empties: bool,
-    /// Whether a validation follows, after that.
+    /// Whether a validation follows, after emptying the cache.
     pub validates: bool,
     /// Tokens of a sequence, if they differ between steps.
     pub length: Option<usize>,
 }
 
-/// The steps of a run, those that are verified, and those followed by a validation, a checkpoint or an
-/// emptied cache.
+/// The schedule of a run's steps, verifications, validations, checkpoints and cache emptying.
 #[derive(Clone, Debug, Default)]
 pub struct Calendar {
     /// Number of steps.
     pub steps: u64,
     validate_every: u64,
-    /// Whether there is no validation data, so that no validation follows the last step either.
+    /// Whether there is no validation data, so that not even the last step is followed by a validation.
     never_validates: bool,
     save_every: u64,
     empty_every: u64,
     verify_every: u64,
     memory_every: u64,
-    /// Validations without a lower loss after which the run ends; `None`: it runs all steps.
+    /// Number of validations without a lower loss after which the run ends; `None` if it runs all steps.
     patience: Option<u64>,
     /// The lengths of sequences by step, with the steps whose samples are used by none, in ascending order.
     lengths: Option<(Arc<StepLengths>, Arc<Vec<u64>>)>,
@@ -42,7 +40,7 @@ pub struct Calendar {
 const MOST_SEARCHED: u64 = 1 << 20;
 
 impl Calendar {
-    /// The calendar of a configuration.
+    /// Returns the calendar of a configuration.
     pub fn new(config: &RunConfig) -> Self {
         let RunConfig { train, checkpoint, memory, .. } = config;
         Calendar {
@@ -58,22 +56,22 @@ impl Calendar {
         }
     }
 
-    /// The same calendar with steps whose sequences have these lengths. `left_out`: steps whose samples are
-    /// used by none, in ascending order.
+    /// Sets the sequence lengths of the steps. `left_out` lists the steps whose samples are skipped, in
+    /// ascending order.
     #[must_use]
     pub fn with_lengths(self, lengths: Option<&Arc<StepLengths>>, left_out: &Arc<Vec<u64>>) -> Self {
         let lengths = lengths.map(|lengths| (Arc::clone(lengths), Arc::clone(left_out)));
         Calendar { lengths, ..self }
     }
 
-    /// Tokens of a sequence of step `step`, counted from 0; `None` if all steps have the same.
+    /// Returns the tokens per sequence in step `step`, counted from 0; `None` if all steps have the same length.
     fn length_of(&self, step: u64) -> Option<usize> {
         let (lengths, left_out) = self.lengths.as_ref()?;
         Some(lengths.length_of_step(samples_of(step, left_out)))
     }
 
-    /// Returns the first step from `step` on with each length of sequences, the longest first; `step` alone
-    /// if all steps have the same.
+    /// Returns the first step from `step` on with each sequence length, the longest first; only `step` if all
+    /// steps have the same length.
     #[must_use]
     pub fn first_of_each_length(&self, step: u64) -> Vec<u64> {
         let Some((lengths, _)) = &self.lengths else { return vec![step] };
@@ -94,13 +92,13 @@ impl Calendar {
         found.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// Returns whether a run ends whose last `since_best` validations had no lower loss.
+    /// Returns whether a run ends early because its last `since_best` validations did not lower the loss.
     pub fn is_out_of_patience(&self, since_best: u64) -> bool {
         self.patience.is_some_and(|patience| since_best >= patience)
     }
 
-    /// Returns whether a validation follows step `step`, counted from 0: every `validate_every` steps, and
-    /// after the last, if there is validation data.
+    /// Returns whether a validation follows step `step` (from 0): every `validate_every` steps and after the
+    /// last step, if there is validation data.
     pub fn validates_after(&self, step: u64) -> bool {
         if self.never_validates {
             return false;
@@ -109,22 +107,22 @@ impl Calendar {
         due || step + 1 == self.steps
     }
 
-    /// Returns whether a micro-batch of step `step`, counted from 0, is verified.
+    /// Returns whether a micro-batch of step `step` (from 0) is verified.
     pub fn verifies(&self, step: u64) -> bool {
         self.verify_every > 0 && (step + 1).is_multiple_of(self.verify_every)
     }
 
-    /// Returns whether the cache is emptied after step `step`, counted from 0.
+    /// Returns whether the cache is emptied after step `step` (from 0).
     pub fn empties_after(&self, step: u64) -> bool {
         self.empty_every > 0 && (step + 1).is_multiple_of(self.empty_every)
     }
 
-    /// Returns whether the cache is emptied after any step.
+    /// Returns whether the run ever empties the cache.
     pub fn empties(&self) -> bool {
         self.empty_every > 0
     }
 
-    /// Returns the kind of step `step`, counted from 0.
+    /// Returns the kind of step `step` (from 0).
     pub fn kind(&self, step: u64) -> StepKind {
         StepKind {
             verifies: self.verifies(step),
@@ -134,7 +132,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the first step after `step` of another kind; `None` if all later ones are of its kind.
+    /// Returns the first step after `step` of a different kind; `None` if all later steps have the same kind.
     pub fn next_of_another_kind(&self, step: u64) -> Option<u64> {
         let StepKind { verifies, empties, validates, length } = self.kind(step);
         let others = [
@@ -146,7 +144,7 @@ impl Calendar {
         others.into_iter().flatten().min()
     }
 
-    /// Returns the first step after `step` with sequences of another length.
+    /// Returns the first step after `step` with a different sequence length; searches at most [`MOST_SEARCHED`] steps.
     fn next_length(&self, step: u64, length: Option<usize>) -> Option<u64> {
         length?;
         let after = step.saturating_add(1);
@@ -154,21 +152,22 @@ impl Calendar {
             .find(|step| self.length_of(*step) != length)
     }
 
-    /// Returns the first step after the last but one emptying of the cache, if there are two.
+    /// Returns the first step after the second-last emptying of the cache; `None` if it is emptied less than
+    /// twice.
     pub fn last_round(&self) -> Option<u64> {
         let rounds = self.steps.checked_div(self.empty_every)?;
         (rounds >= 2).then(|| (rounds - 1) * self.empty_every)
     }
 
-    /// Returns the first step after `step` that a validation follows (`validates`) or does not; `None` if
-    /// there is no such step.
+    /// Returns the first step after `step` that is followed by a validation (`validates`) or is not; `None`
+    /// if there is none.
     fn next_validating(&self, step: u64, validates: bool) -> Option<u64> {
         if self.never_validates {
             return None;
         }
         let after = step.saturating_add(1);
         if !validates {
-            // Two consecutive steps are both validated only at the end, unless all are.
+            // Two consecutive steps are both validated only at the end, or if all steps are.
             let later = after..after.saturating_add(2).min(self.steps);
             return later.into_iter().find(|step| !self.validates_after(*step));
         }
@@ -177,8 +176,8 @@ impl Calendar {
         Some(due.map_or(last, |due| (due - 1).min(last)))
     }
 
-    /// Returns the first step after `step` that is one of every `every` (`due`) or is not; `None` if there is
-    /// no such step.
+    /// Returns the first step after `step` that is a multiple of `every` (`due`) or is not; `None` if there
+    /// is none.
     fn next_at(&self, every: u64, step: u64, due: bool) -> Option<u64> {
         let after = step.saturating_add(1);
         let next = match due {
@@ -189,12 +188,12 @@ impl Calendar {
         next.filter(|step| *step < self.steps)
     }
 
-    /// Returns whether a state in memory is due after step `step`, counted from 0.
+    /// Returns whether an in-memory checkpoint is due after step `step` (from 0).
     pub fn keeps_in_memory_after(&self, step: u64) -> bool {
         self.memory_every > 0 && (step + 1).is_multiple_of(self.memory_every)
     }
 
-    /// Returns whether a checkpoint by number of steps is due after step `step`, counted from 0.
+    /// Returns whether a checkpoint is due after step `step` (from 0), by the number of steps.
     pub fn saves_after(&self, step: u64) -> bool {
         self.save_every > 0 && (step + 1).is_multiple_of(self.save_every)
     }
@@ -227,15 +226,16 @@ mod tests {
                     ..Calendar::default()
                 };
                 for step in 0..steps {
-                    let of = |step: u64| {
+                    let expected_kind = |step: u64| {
                         let validates = validate_every > 0 && (step + 1).is_multiple_of(validate_every);
                         let empties = empty_every > 0 && (step + 1).is_multiple_of(empty_every);
                         let verifies = verify_every > 0 && (step + 1).is_multiple_of(verify_every);
                         let validates = !never_validates && (validates || step + 1 == steps);
                         StepKind { verifies, empties, validates, length: None }
                     };
-                    assert_eq!(calendar.kind(step), of(step), "{calendar:?} {step}");
-                    let expected = (step + 1..steps).find(|later| of(*later) != of(step));
+                    assert_eq!(calendar.kind(step), expected_kind(step), "{calendar:?} {step}");
+                    let expected =
+                        (step + 1..steps).find(|later| expected_kind(*later) != expected_kind(step));
                     assert_eq!(calendar.next_of_another_kind(step), expected, "{calendar:?} {step}");
                 }
                 let emptied = (0..steps).rev().filter(|step| calendar.empties_after(*step)).nth(1);

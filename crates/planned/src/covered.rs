@@ -1,22 +1,22 @@
-//! Pages of host memory on which blocks have lain.
+//! Tracks the pages of host memory that blocks have used.
 
 use std::collections::BTreeMap;
 
 use device::host::PAGE;
 use memory::{Action, Event};
 
-/// The pages of an allocator's segments on which blocks have lain since the pages were mapped. A segment's
-/// other pages are reserved and take no memory of the host.
+/// Pages of an allocator's segments that blocks have used since the pages were mapped. Other pages of a
+/// segment are reserved but take no host memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CoveredPages {
-    /// The ends of disjoint ranges, by start.
+    /// End of each disjoint range, by its start.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
     peak: u64,
 }
 
 impl CoveredPages {
-    /// Adds the blocks that `events` allocate, and removes the pages that they unmap.
+    /// Adds the blocks that `events` allocate, and removes pages that they unmap.
     pub(crate) fn follow(&mut self, events: &[Event]) {
         for Event { action, address, size, .. } in events.iter().copied() {
             match action {
@@ -30,7 +30,7 @@ impl CoveredPages {
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// The most bytes of pages that were covered at once.
+    /// Returns the maximum bytes of pages in use at once.
     pub(crate) fn peak(&self) -> u64 {
         self.peak
     }
@@ -48,7 +48,7 @@ impl CoveredPages {
     }
 
     fn uncover(&mut self, start: u64, end: u64) {
-        // A range that begins before the pages keeps its beginning, and the last one its end.
+        // Extends the new range by overlapping ranges at both ends.
         let before = self.ranges.range(..start).next_back().map(|(start, end)| (*start, *end));
         if let Some((first, old_end)) = before.filter(|(_, old_end)| start < *old_end) {
             self.ranges.insert(first, start);
@@ -60,7 +60,7 @@ impl CoveredPages {
         }
     }
 
-    /// Removes the ranges that begin from `start` up to and including `end`. Returns the end of the last one.
+    /// Removes the ranges that begin between `start` and `end`, inclusive. Returns the end of the last one.
     fn remove(&mut self, start: u64, end: u64) -> Option<u64> {
         let mut last = None;
         while let Some((first, old_end)) = self.ranges.range(start..=end).next().map(|(s, e)| (*s, *e)) {
@@ -83,7 +83,7 @@ impl CoveredPages {
 mod tests {
     use super::{CoveredPages, PAGE};
 
-    /// Ranges are in pages, positive to cover and negative to release.
+    /// Checks that pages are counted once. Ranges are in pages; true covers, false releases.
     #[test]
     fn pages_count_once_until_they_are_released() {
         type Steps = &'static [(bool, u64, u64)];

@@ -1,17 +1,18 @@
-//! The effects of planned steps on the layout of a rank's memory, where the cache is emptied between steps.
+//! Effects of planned steps on the layout of a rank's memory, if the cache is emptied between steps.
 //!
-//! Without that, a step soon leaves the layout as it was, and all later steps repeat it. With it, steps
-//! differ: one after an emptied cache requests memory that others find. But a step of one kind has the same
-//! effect whenever it begins with the same layout, so that effects by layout and kind describe a whole run.
+//! Without emptying the cache, a step soon leaves the layout unchanged, and all later steps repeat it.
+//! Otherwise steps differ: the first one after emptying requests memory that others find cached. A step of
+//! some kind always has the same effect on the same layout, so effects by layout and kind describe a whole
+//! run.
 
 use std::collections::BTreeMap;
 
 use crate::calendar::StepKind;
 
-/// The effect of a step with the verification before it and the validation after it.
+/// Effect of a step, including the verification before it and the validation after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepEffect {
-    /// Index of the layout after it.
+    /// Index of the layout after the step.
     pub next: usize,
     /// Index of the verification among the planned parts.
     pub verification: Option<usize>,
@@ -21,19 +22,19 @@ pub struct StepEffect {
     pub validation: Option<usize>,
 }
 
-/// Effects by layout before the step and kind of the step. The run begins with layout 0.
+/// Effects of steps, by the layout before the step and the kind of step. The run begins with layout 0.
 #[derive(Clone, Debug, Default)]
 pub struct StepEffects(BTreeMap<(usize, StepKind), StepEffect>);
 
 impl StepEffects {
-    /// Adds the effect of a step of kind `kind` that begins with layout `layout`, unless it is known: the
-    /// peaks of a step that is planned again contain those of the steps since the first time.
+    /// Records the effect of a step of kind `kind` that begins with layout `layout`. A known effect is kept,
+    /// because peaks of a step that is planned again include those of the steps in between.
     pub fn add(&mut self, layout: usize, kind: StepKind, effect: StepEffect) {
         self.0.entry((layout, kind)).or_insert(effect);
     }
 
-    /// Returns the effect of a step of kind `kind` that begins with layout `layout`, if it is known.
-    pub fn of(&self, layout: usize, kind: StepKind) -> Option<StepEffect> {
+    /// Returns the effect of a step of kind `kind` that begins with layout `layout`; `None` if unknown.
+    pub fn effect(&self, layout: usize, kind: StepKind) -> Option<StepEffect> {
         self.0.get(&(layout, kind)).copied()
     }
 

@@ -1,7 +1,7 @@
-//! The steps that a run is planned to make, the memory of each, and the comparison of a run with them.
+//! The planned steps of a run and the memory of each, and the comparison of a running rank with them.
 //!
-//! The one idea: **a run is compared part by part with its plan**, and the first allocation that differs is
-//! named.
+//! The one idea: **a run is compared with its plan part by part**, and the first allocation that differs is
+//! reported.
 //!
 //! ```
 //! use config::RunConfig;

@@ -1,27 +1,27 @@
-//! A check that no tensor of a step's graph outlives the step, and its report.
+//! Checks that no tensor of a step's graph outlives the step.
 
 use device::Device;
 use memory::{Category, CategoryBytes};
 use telemetry::step_trace::{Outlived, RunPart, StepTrace};
 
-/// Memory categories of a step's graph.
+/// Memory categories of tensors in a step's graph.
 const GRAPH: [Category; 3] = [Category::Activation, Category::ActivationGradient, Category::Input];
 
-/// Counts the bytes of graphs that are alive after each part of a run.
+/// Counts the bytes of graph tensors that remain after each part of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GraphCheck {
     /// Bytes before the first step, which the model keeps.
     before: u64,
     /// Bytes now.
     now: u64,
-    /// Bytes after the first part that left some.
+    /// Bytes after the first part that left some behind.
     first: u64,
     outlived: Option<Outlived>,
 }
 
 impl GraphCheck {
-    /// Checks after a part of the run, whose events are `trace`. Returns true the first time that bytes have
-    /// remained, and again when the next part shows whether they grow.
+    /// Checks memory after a part of the run, with the events `trace`. Returns true the first time that bytes
+    /// remain, and again when the next part shows whether they grow.
     pub(crate) fn check(
         &mut self,
         device: &Device,
@@ -53,7 +53,7 @@ impl GraphCheck {
         false
     }
 
-    /// Bytes of graphs that were alive after the last checked part.
+    /// Returns the bytes of graph tensors that were alive after the last checked part.
     pub(crate) fn left(&self) -> u64 {
         self.now
     }

@@ -3,20 +3,20 @@
 use device::{Device, StreamKind};
 use memory::PoolKind;
 
-/// A segment of a pool, or the mapped part of an expandable one.
+/// A segment of a pool, or the mapped part of an expandable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Preallocation {
-    /// The stream whose work uses it.
+    /// The stream that uses it.
     pub stream: StreamKind,
-    /// Whether the segment is of the pool for blocks of up to [`memory::SMALL_SIZE`].
+    /// Whether the segment belongs to the pool for blocks of up to [`memory::SMALL_SIZE`].
     pub small: bool,
     /// Bytes of the segment.
     pub bytes: u64,
 }
 
 impl Preallocation {
-    /// The segments of a device's allocator, in an order independent of addresses.
-    pub fn of(device: &Device) -> Vec<Self> {
+    /// Returns the segments of a device's allocator, in an order independent of addresses.
+    pub fn from_device(device: &Device) -> Vec<Self> {
         let snapshot = device.with_allocator(|allocator| allocator.snapshot());
         let taken = snapshot.segments.iter().filter_map(|segment| {
             let stream = StreamKind::ALL.into_iter().find(|stream| stream.handle() == segment.stream)?;

@@ -1,4 +1,4 @@
-//! Comparison of a run with its plan, part by part: the first part whose memory differs is reported, with the
+//! Compares a run with its plan, part by part. The first part whose memory differs is reported, with the
 //! first allocation that differs.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::error::{PlannedError, Result};
 use crate::outlived::GraphCheck;
 use crate::parts::PlannedParts;
 
-/// Differences from the plan on one rank.
+/// Differences between one rank's run and its plan.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     /// The first part whose memory differed from the plan.
@@ -28,40 +28,41 @@ pub struct Findings {
     pub outlived: Option<Outlived>,
 }
 
-/// Most allocations that a report lists.
+/// Maximum number of allocations in a report.
 const REPORTED: usize = 32;
 
-/// Compares one rank's run with its plan. For a part that matches the plan, this reads only the allocator's
-/// counters.
+/// Compares one rank's run with its plan. While a part matches the plan, only the allocator's counters are
+/// read.
 #[derive(Debug, Default)]
 pub struct Watch {
     planned: Option<Arc<PlannedParts>>,
     calendar: Calendar,
-    /// Index of the layout of the memory, where the plan has effects of steps.
+    /// Index of the current memory layout, if the plan has effects of steps.
     layout: usize,
-    /// The effect of the present step.
+    /// Effect of the current step.
     effect: Option<StepEffect>,
-    /// The highest peaks of the planned parts so far.
+    /// Highest peaks of the planned parts so far.
     peaks: Figures,
     handed_out: u64,
     graph: GraphCheck,
-    /// The step whose trace is kept.
+    /// Step whose trace is kept.
     sample: u64,
     steady: Option<StepTrace>,
     diverged: Option<(Divergence, TracePair)>,
-    /// The rank, and the file of its traces.
+    /// The rank, and the path of its trace file.
     file: Option<(usize, PathBuf)>,
-    /// Whether writing the traces has started.
+    /// Whether traces have started to be written.
     is_begun: bool,
     writing: Option<Writing>,
 }
 
-/// A write of traces to their file, on a separate thread so that no step waits for a disk. Dropping it waits.
+/// Writes traces to their file on a separate thread, so that no step waits for a disk. Dropping it waits for
+/// the end.
 #[derive(Debug)]
 pub struct Writing(Option<JoinHandle<Result<()>>>);
 
 impl Writing {
-    /// Starts to write after an earlier write has ended.
+    /// Starts writing once an earlier write has ended.
     fn start(traces: RankTraces, path: PathBuf, before: Option<Writing>) -> Result<Self> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -82,7 +83,7 @@ impl Writing {
     /// Waits until the file is written.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// The file cannot be written.
     pub fn finish(mut self) -> Result<()> {
         let Some(thread) = self.0.take() else { return Ok(()) };
         thread.join().unwrap_or(Err(PlannedError::Writer))
@@ -98,15 +99,15 @@ impl Drop for Writing {
 }
 
 impl Watch {
-    /// Returns a watch for a run of `calendar` from step `first`, counted from 0.
+    /// Creates a watch for a run of `calendar` from step `first` (from 0).
     pub fn new(planned: Option<Arc<PlannedParts>>, first: u64, calendar: Calendar) -> Self {
         let steady = planned.as_ref().and_then(|planned| planned.steady()).map(|part| part.step);
-        // Without a plan, the trace is of the third step.
+        // Without a plan, the third step is traced.
         let sample = steady.unwrap_or_else(|| (first + 3).min(calendar.steps));
         Watch { planned, sample, calendar, ..Watch::default() }
     }
 
-    /// Sets the file in the run directory to which traces are written as soon as they exist, so that a killed
+    /// Sets the run directory, in which the trace file is written as soon as traces exist, so that a killed
     /// run leaves them.
     pub fn write_to(&mut self, rank: usize, run_dir: &Path) {
         self.file = Some((rank, traces_path(run_dir, rank)));
@@ -115,12 +116,12 @@ impl Watch {
     /// Checks the part that `device` has just completed; `step` counts from 1.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// The trace file cannot be written.
     pub fn check(&mut self, device: &Device, part: RunPart, step: u64) -> Result<()> {
         let before = self.handed_out;
         let (figures, handed_out) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
-            (Figures::of(statistics, before), statistics.handed_out())
+            (Figures::from_statistics(statistics, before), statistics.handed_out())
         });
         self.handed_out = handed_out;
         if part == RunPart::Step && step == self.sample {
@@ -160,8 +161,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the plan of the part that follows the one before, by the effects of planned steps; `None` if
-    /// it is not known.
+    /// Returns the planned part that follows the previous one, according to the effects of planned steps;
+    /// `None` if unknown.
     fn follow<'a>(
         &mut self,
         planned: &'a PlannedParts,
@@ -170,7 +171,7 @@ impl Watch {
     ) -> Option<(Figures, &'a Arc<StepTrace>)> {
         let kind = self.calendar.kind(step.saturating_sub(1));
         if part == RunPart::Verification || part == RunPart::Step && !kind.verifies {
-            self.effect = planned.effects.as_ref().and_then(|effects| effects.of(self.layout, kind));
+            self.effect = planned.effects.as_ref().and_then(|effects| effects.effect(self.layout, kind));
             self.layout = self.effect?.next;
         }
         let index = match part {
@@ -188,20 +189,20 @@ impl Watch {
         Some((Figures { peak_allocated_bytes, peak_reserved_bytes, ..plan.figures }, &plan.trace))
     }
 
-    /// The first difference from the plan, if any.
+    /// Returns the first difference from the plan, if any.
     pub fn divergence(&self) -> Option<&Divergence> {
         self.diverged.as_ref().map(|(divergence, _)| divergence)
     }
 
-    /// Allocations of a step's graph that outlived the step, if any.
+    /// Returns allocations of a step's graph that outlived the step, if any.
     pub fn outlived(&self) -> Option<&Outlived> {
         self.graph.outlived()
     }
 
-    /// Starts to write the traces, unless there is no file or they are written already.
+    /// Starts writing the traces, unless there is no file or they are already written.
     ///
     /// # Errors
-    /// No thread for it.
+    /// No thread can be started.
     fn write(&mut self) -> Result<()> {
         let Some((rank, path)) = self.file.clone() else { return Ok(()) };
         let planned = self.planned.as_ref().and_then(|planned| planned.steady());
@@ -213,10 +214,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the write of the traces, started if it was not yet; `None` without a file.
+    /// Returns the write of the traces, starting it if necessary; `None` without a file.
     ///
     /// # Errors
-    /// No thread for it.
+    /// No thread can be started.
     pub fn written(&mut self) -> Result<Option<Writing>> {
         if !self.is_begun {
             self.write()?;
@@ -224,7 +225,7 @@ impl Watch {
         Ok(self.writing.take())
     }
 
-    /// Gathers the differences of all ranks on rank 0; the others get none.
+    /// Gathers the differences of all ranks on rank 0; other ranks get an empty list.
     pub fn gather(&self, control: &mut dyn ControlChannel) -> Result<Vec<Findings>> {
         let mut outlived = self.graph.outlived().cloned();
         if let Some(outlived) = &mut outlived {
@@ -238,7 +239,7 @@ impl Watch {
     }
 }
 
-/// Path of a rank's traces in a run directory.
+/// Returns the path of a rank's trace file in a run directory.
 pub fn traces_path(run_dir: &Path, rank: usize) -> PathBuf {
     run_dir.join("traces").join(format!("rank-{rank}.json.gz"))
 }

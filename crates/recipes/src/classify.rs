@@ -1,4 +1,4 @@
-//! The configuration of an image classifier.
+//! Creates the configuration of an image classifier.
 
 use config::{Data, DataKind, Optim, Train};
 
@@ -6,20 +6,20 @@ use crate::draft::{Draft, JobOptions};
 use crate::error::Result;
 use crate::found_images::find_images;
 
-/// Images with shorter sides get the layers for small images.
+/// Images with a shorter side below this many pixels get the layers for small images.
 const SMALL: usize = 96;
-/// Height and width of samples of larger images.
+/// Height and width of training samples from larger images, in pixels.
 const USUAL: usize = 224;
-/// Images of a step, and the learning rate of so many.
+/// Number of images per step, and learning rate for the large batch.
 const SMALL_BATCH: usize = 128;
 const LARGE_BATCH: usize = 256;
 const RATE: f64 = 0.1;
 const EPOCHS: f64 = 30.0;
 
-/// Returns the configuration that trains a residual network on images of classes.
+/// Returns a configuration that trains a residual network to classify images.
 ///
 /// # Errors
-/// A folder without images.
+/// The folder has no images.
 pub fn classify(options: &JobOptions) -> Result<Draft> {
     let found = find_images(options.directories.current(), &options.data)?;
     let mut draft = Draft::new("classify");

@@ -1,10 +1,10 @@
-//! A configuration as text: keys with their values and comments.
+//! A configuration as text: keys with values and comments.
 
 use std::fmt::Write;
 
 use keys::Value;
 
-/// Sections in the order of the file.
+/// Sections, in the order of the file.
 const SECTIONS: [&str; 11] = [
     "model",
     "lora",
@@ -18,10 +18,10 @@ const SECTIONS: [&str; 11] = [
     "telemetry",
     "checkpoint",
 ];
-/// The column at which comments begin, unless their line is longer.
+/// Column at which comments begin, unless the line is longer.
 const COMMENTS: usize = 28;
 
-/// A configuration to be written: a title, and keys with a comment each.
+/// A configuration to be written: a title, and keys with comments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     title: Vec<String>,
@@ -36,13 +36,13 @@ struct Entry {
 }
 
 impl Document {
-    /// Creates a document without keys. `title` are the lines of the comment at its top.
+    /// Creates an empty document. `title` has the lines of the comment at its top.
     #[must_use]
     pub fn new(title: Vec<String>) -> Self {
         Self { title, entries: Vec::new() }
     }
 
-    /// Sets the key `key`, as in `train.steps`. A key that is set already gets the new value.
+    /// Sets a key such as `train.steps`, replacing its earlier value.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>, comment: impl Into<String>) {
         let value = value.into();
         let comment = comment.into();
@@ -57,13 +57,13 @@ impl Document {
         self.entries.retain(|entry| entry.key != key);
     }
 
-    /// The value of a key, if it is set.
+    /// Returns the value of a key, if set.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// Returns a key with its value, as in `lora.rank = 16`; empty if it is not set.
+    /// Formats a key with its value, as in `lora.rank = 16`; empty if it is not set.
     #[must_use]
     pub fn assignment(&self, key: &str) -> String {
         self.get(key).map_or_else(String::new, |value| format!("{key} = {}", literal(value)))
@@ -103,10 +103,10 @@ fn section_of(key: &str) -> &str {
     key.rsplit_once('.').map_or("", |(section, _)| section)
 }
 
-/// Numbers below it are written with an exponent.
+/// Numbers below this are written with an exponent.
 const SMALL: f64 = 0.01;
 
-/// Returns a value as TOML, in which small numbers have an exponent: `2e-4`.
+/// Formats a value as TOML. Small numbers have an exponent: `2e-4`.
 fn literal(value: &Value) -> String {
     match value {
         Value::Float(number) if *number != 0.0 && number.abs() < SMALL => format!("{number:e}"),

@@ -1,31 +1,31 @@
-//! A configuration before it is fitted to a device.
+//! A configuration that has not been fitted to a device yet.
 
 use std::path::PathBuf;
 
 use crate::document::Document;
 use crate::paths::Directories;
 
-/// A configuration that was chosen for a job, and the reasons.
+/// A configuration for a job, and the reasons for its settings.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// The configuration.
     pub document: Document,
-    /// A line for each choice, with its reason.
+    /// One line for each choice, with its reason.
     pub choices: Vec<String>,
 }
 
-/// Settings of all jobs.
+/// Options common to all jobs.
 #[derive(Clone, Debug)]
 pub struct JobOptions {
-    /// Paths, globs and folders of the data, relative to the current directory.
+    /// Paths, globs and folders of data, relative to the current directory.
     pub data: Vec<String>,
-    /// A tokenizer instead of the usual one.
+    /// Tokenizer to use instead of the usual one.
     pub tokenizer: Option<String>,
-    /// A chat template instead of the tokenizer's.
+    /// Chat template to use instead of the tokenizer's.
     pub chat_template: Option<PathBuf>,
-    /// The half-precision type of the device, if it is a GPU: "bf16", or "f16" for an old one.
+    /// Half-precision dtype of a GPU: "bf16", or "f16" for an old one; `None` on a CPU.
     pub half: Option<&'static str>,
-    /// The directories that paths are relative to.
+    /// Directories to which paths are relative.
     pub directories: Directories,
 }
 
@@ -56,7 +56,7 @@ impl Draft {
         self.document.set(config::Data::paths, paths.as_slice(), "files and globs");
     }
 
-    /// Sets the keys of the length of a step.
+    /// Sets the micro-batch size and the global batch size.
     pub(crate) fn set_batch(&mut self, unit: &str, micro_batch: usize, global_batch: usize) {
         let micro_comment = format!("{unit} in one pass");
         self.document.set(config::Train::micro_batch_size, micro_batch, micro_comment);
@@ -64,7 +64,7 @@ impl Draft {
         self.document.set(config::Train::global_batch_size, global_batch, global_comment);
     }
 
-    /// Sets the type of activations, on a GPU.
+    /// Sets the dtype of activations, if the device is a GPU.
     pub(crate) fn set_precision(&mut self, options: &JobOptions) {
         if let Some(half) = options.half {
             let comment = "type of activations; masters, sums and the loss stay f32";

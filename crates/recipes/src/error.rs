@@ -9,13 +9,13 @@ use telemetry::units::{bytes, grouped};
 /// Result type of this crate.
 pub type Result<T> = std::result::Result<T, RecipeError>;
 
-/// Error of a configuration that could not be made.
+/// An error of creating a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// The model, the data or a file of arguments is none that a configuration can be made for.
+    /// No configuration can be created for this model, data or file of arguments.
     #[error("{0}")]
     Refused(String),
-    /// The configuration that was made is wrong.
+    /// The created configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The data cannot be read.
@@ -38,7 +38,7 @@ pub enum RecipeError {
         device: String,
         /// Settings of the nearest configuration.
         settings: String,
-        /// Bytes that it needs.
+        /// Bytes that this configuration needs.
         needs: u64,
         /// Bytes of the device that a run can use.
         available: u64,
@@ -55,7 +55,7 @@ pub enum RecipeError {
 }
 
 impl RecipeError {
-    /// Exit status of the program: 1 if nothing fits or a rank failed, else 2.
+    /// Returns the program's exit status: 1 if nothing fits or a rank failed, else 2.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {

@@ -1,4 +1,4 @@
-//! The configuration of a fine-tuning job.
+//! Creates the configuration of a fine-tuning job.
 
 use config::{Data, DataKind, LoraSection, Optim, Preference, RunConfig, Train};
 
@@ -7,17 +7,17 @@ use crate::error::{RecipeError, Result};
 use crate::found_data::{FoundData, HELD_OUT, find_data};
 use crate::model_folder::{ModelFolder, has_template};
 
-/// Most tokens in a sequence of text, of models that were made for more.
+/// Maximum tokens in a sequence of text, for models with a longer context.
 const MOST_CONTEXT: usize = 2048;
-/// Rank of adapters, and their factor times the rank.
+/// Rank of adapters, and alpha (their scale times the rank).
 const RANK: usize = 16;
 const ALPHA: f64 = 32.0;
 
-/// Returns the configuration that fine-tunes the model in the folder `model`: adapters, or with `full` all
-/// of it.
+/// Returns a configuration that fine-tunes the model in the folder `model`: with adapters or, if `full`, all
+/// weights.
 ///
 /// # Errors
-/// No model, data of no known kind, or conversations without a chat template.
+/// There is no model, the data is of no known kind, or conversations lack a chat template.
 pub fn finetune(model: &str, full: bool, options: &JobOptions) -> Result<Draft> {
     let current = options.directories.current();
     let folder = ModelFolder::open(current, model)?;
@@ -83,10 +83,10 @@ fn set_texts(draft: &mut Draft, found: &FoundData, options: &JobOptions) {
     draft.document.set(Data::validation_fraction, HELD_OUT, "part of the data that is held out");
 }
 
-/// Sets the tokenizer and the chat template that the command line names.
+/// Sets the tokenizer and chat template named on the command line.
 ///
 /// # Errors
-/// Messages without a chat template.
+/// Messages have no chat template.
 fn set_tokenizer(
     draft: &mut Draft,
     model: &str,
@@ -121,7 +121,7 @@ fn set_tokenizer(
     Ok(())
 }
 
-/// Returns a tokenizer's name, or its path for the configuration.
+/// Returns a built-in tokenizer's name, or a tokenizer's path relative to the configuration.
 pub(crate) fn tokenizer_for(name: &str, options: &JobOptions) -> String {
     match data::Tokenizer::NAMES.contains(&name) {
         true => name.to_owned(),
@@ -129,10 +129,10 @@ pub(crate) fn tokenizer_for(name: &str, options: &JobOptions) -> String {
     }
 }
 
-/// Writes the defaults of fine-tuning that decide how a model learns.
+/// Writes the fine-tuning defaults that affect learning.
 ///
 /// # Errors
-/// A configuration that is wrong so far.
+/// The configuration so far is invalid.
 fn set_training(draft: &mut Draft, kind: DataKind, options: &JobOptions) -> Result<()> {
     let text = draft.document.to_toml();
     let directory = options.directories.of_configuration();

@@ -1,4 +1,4 @@
-//! The choice of settings with which a configuration fits a device, by planning.
+//! Chooses settings with which a configuration fits a device, by planning.
 
 use std::path::Path;
 
@@ -10,25 +10,25 @@ use crate::document::Document;
 use crate::draft::Draft;
 use crate::error::{RecipeError, Result};
 
-/// Pieces of the loss.
+/// Number of pieces of the loss.
 const LOSS_PIECES: u64 = 8;
-/// The part of a run that warm-up has at most is one over this.
+/// Warm-up takes at most one part in this many of a run.
 const WARMUP_PART: u64 = 10;
-/// The steps of plans that compare memory, which needs no count of epochs.
+/// Number of steps for plans that compare memory, so that epochs need not be counted.
 const STEPS: &str = "train.steps=100";
 
-/// A configuration with its plan.
+/// A configuration that fits, with its plan.
 #[derive(Debug)]
 pub struct Fitted {
     /// The configuration.
     pub document: Document,
-    /// Settings that were changed so that it fits, in the order of the changes.
+    /// Settings changed to make it fit, in order.
     pub changes: Vec<String>,
-    /// The plan.
+    /// The plan of the run.
     pub report: PlanReport,
 }
 
-/// A setting that needs less memory.
+/// A setting that reduces memory.
 #[derive(Clone, Debug)]
 struct Change {
     key: &'static str,
@@ -36,7 +36,7 @@ struct Change {
     comment: &'static str,
 }
 
-/// The figures of a configuration that does not fit.
+/// Memory of a configuration that does not fit.
 #[derive(Debug)]
 struct Miss {
     settings: String,
@@ -45,11 +45,11 @@ struct Miss {
     available: u64,
 }
 
-/// Fits a draft to a device: as it is, or with settings that need less memory, each beside those before it.
-/// `directory` is that of the configuration; `on_try` is called with each change that is tried.
+/// Fits a draft to a device: unchanged, or with settings that reduce memory, added one after another.
+/// `directory` contains the configuration. `on_try` is called with each change that is tried.
 ///
 /// # Errors
-/// A configuration that is wrong, data that cannot be read, or nothing fits.
+/// The configuration is invalid, data cannot be read, or nothing fits.
 pub fn fit(
     draft: &Draft,
     directory: &Path,
@@ -67,7 +67,7 @@ pub fn fit(
         let before = document.clone();
         document.set(change.key, change.value, change.comment);
         if parse(&document, directory, &[]).is_err() {
-            // A family without the key.
+            // The model family does not have the key.
             document = before;
             continue;
         }
@@ -85,7 +85,7 @@ pub fn fit(
     Err(RecipeError::TooLarge { device, settings, needs, available })
 }
 
-/// Returns the settings that need less memory, in the order in which they are tried.
+/// Returns the settings that reduce memory, in the order in which they are tried.
 fn changes(document: &Document) -> Vec<Change> {
     let micro_batch = match document.get(Train::micro_batch_size) {
         Some(Value::Integer(size)) => u64::try_from(*size).unwrap_or(1),
@@ -124,17 +124,17 @@ fn parse(document: &Document, directory: &Path, overrides: &[String]) -> Result<
     Ok(RunConfig::parse_made(&document.to_toml(), "the new configuration", directory, overrides)?)
 }
 
-/// Returns the settings with which plans read the data once: their steps, and the length of sequences that
-/// the samples decide.
+/// Returns settings that spare plans from reading the data again: the number of steps, and the sequence
+/// length determined by the samples.
 fn sets_of_plans(document: &Document, directory: &Path, options: &PlanOptions) -> Result<Vec<String>> {
     let config = parse(document, directory, &[])?;
-    let device = options.target.device(options.capacity, DeviceRanks::of(&config))?;
+    let device = options.target.device(options.capacity, DeviceRanks::from_config(&config))?;
     let (config, sized) = resolve(config, &device.description(DeviceRanks::ALONE))?;
     let context = sized.map(|_| format!("model.context={}", config.model.examples().units()));
     Ok(std::iter::once(STEPS.to_owned()).chain(context).collect())
 }
 
-/// Plans a configuration, and returns its figures if it does not fit.
+/// Plans a configuration. Returns its memory if it does not fit.
 fn attempt(
     document: &Document,
     directory: &Path,
@@ -176,7 +176,7 @@ fn finish(
     Ok(Fitted { document, changes, report })
 }
 
-/// Lowers the steps of warm-up to a tenth of a short run.
+/// Reduces warm-up to at most a tenth of a short run.
 fn shorten_warmup(document: &mut Document, steps: u64) {
     let most = (steps / WARMUP_PART).max(1);
     let is_longer = match document.get(Optim::warmup_steps) {

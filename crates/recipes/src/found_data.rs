@@ -1,4 +1,4 @@
-//! The kind of data in files and folders, found by looking at them.
+//! Detects the kind of data in files and folders from their contents.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -10,46 +10,46 @@ use telemetry::units::{bytes, counted};
 
 use crate::error::{RecipeError, Result};
 
-/// Files that are looked at; those beyond are taken to be like them.
+/// Maximum number of inspected files; further ones are assumed to be alike.
 const MOST_LOOKED_AT: usize = 32;
-/// Bytes at the start of a file that show whether it is text.
+/// Number of bytes at a file's start that show whether it is text.
 const START: usize = 4096;
-/// Ends of names of files of objects.
+/// Extensions of files with objects.
 const OBJECTS: [&str; 4] = ["jsonl", "ndjson", "json", "parquet"];
-/// Ends of names of packed files.
+/// Extensions of compressed files.
 const PACKED: [&str; 2] = ["gz", "zst"];
-/// Keys of objects that are texts.
+/// Keys of objects whose values are plain text.
 const TEXTS: [&str; 2] = ["text", "content"];
 
 /// Data for a language model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundData {
-    /// The kind.
+    /// Kind of the data.
     pub kind: DataKind,
-    /// The format of conversations.
+    /// Format of conversations, if detected.
     pub format: Option<ChatFormat>,
-    /// Whether a chat template writes the texts.
+    /// Whether a chat template is needed to form the text.
     pub needs_template: bool,
     /// Paths and globs of the files.
     pub paths: Vec<String>,
-    /// Bytes of all files.
+    /// Total bytes of all files.
     pub bytes: u64,
-    /// The number of files, and how their kind was found.
+    /// Number of files, and how their kind was detected.
     pub summary: String,
 }
 
-/// The part of the data that is held out by default.
+/// Fraction of the data that is held out by default.
 pub(crate) const HELD_OUT: f64 = 0.05;
-/// Bytes of a token of text, and of one in shards.
+/// Approximate bytes per token of text, and bytes per token in shards.
 pub(crate) const BYTES_PER_TOKEN: u64 = 4;
 pub(crate) const BYTES_IN_SHARDS: u64 = 2;
-/// Sequences that the held-out part of a text must have.
+/// Minimum number of sequences in the held-out part of a text.
 const HELD_OUT_SEQUENCES: f64 = 2.0;
-/// Fewest tokens of a sequence.
+/// Minimum number of tokens in a sequence.
 const LEAST_CONTEXT: usize = 16;
 
 impl FoundData {
-    /// The most tokens of a sequence with which the held-out part of a text has a sequence.
+    /// Returns the maximum sequence length with which the held-out part of a text still has a sequence.
     pub(crate) fn most_context(&self) -> usize {
         let bytes_per_token = match self.kind {
             DataKind::Text => BYTES_PER_TOKEN,
@@ -62,21 +62,21 @@ impl FoundData {
     }
 }
 
-/// The contents of a file.
+/// Kind of a file's contents.
 #[derive(Clone, Debug, PartialEq)]
 struct Contents {
     kind: DataKind,
     format: Option<ChatFormat>,
     needs_template: bool,
-    /// The name of the contents, as in `conversations`, and the evidence.
+    /// Name of the contents, such as `conversations`.
     name: &'static str,
     evidence: String,
 }
 
-/// Looks at files, globs and folders, which are relative to `directory`.
+/// Detects the data in files, globs and folders, relative to `directory`.
 ///
 /// # Errors
-/// No file, a file of no known kind, files of several kinds.
+/// There is no file, a file is of no known kind, or files are of several kinds.
 pub fn find_data(directory: &Path, paths: &[String]) -> Result<FoundData> {
     let mut patterns = Vec::new();
     for path in paths {
@@ -114,7 +114,7 @@ pub fn find_data(directory: &Path, paths: &[String]) -> Result<FoundData> {
     })
 }
 
-/// Returns the globs of a folder's files, or `path` if it is none.
+/// Returns the globs of a folder's files, or `path` itself if it is not a folder.
 fn globs(directory: &Path, path: &str) -> Result<Vec<String>> {
     let folder = directory.join(path);
     if !folder.is_dir() {
@@ -130,7 +130,7 @@ fn globs(directory: &Path, path: &str) -> Result<Vec<String>> {
             ends.insert(end.to_owned());
         }
     }
-    // A folder of a tokenizer's shards has its description beside them.
+    // Token shards have a description of the tokenizer beside them.
     let is_of_shards = ends.contains("bin");
     ends.retain(|end| !is_of_shards || end == "bin");
     if ends.is_empty() {
@@ -187,7 +187,7 @@ fn token_shards(file: &Path, start: &[u8]) -> Option<Contents> {
     })
 }
 
-/// Returns the contents of a file of objects, which the keys of the first one show.
+/// Determines the contents of a file of objects from the first object's keys.
 fn objects(file: &Path) -> Result<Contents> {
     let refused = |reason: &str| RecipeError::Refused(format!("{}: {reason}", file.display()));
     let object = data::first_object(file)?.ok_or_else(|| refused("it has no objects"))?;

@@ -1,34 +1,34 @@
-//! Images of classes, found in folders and in CIFAR's files.
+//! Detects labelled images, in folders or CIFAR's files.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{RecipeError, Result};
 
-/// Bytes of a file in which the size of an image is looked for.
+/// Number of bytes at a file's start in which the size of an image is searched.
 const START: u64 = 256 << 10;
-/// Folders within a class that are searched for an image.
+/// Maximum depth of folders within a class that are searched for an image.
 const MOST_DEPTH: usize = 4;
-/// Ends of names of images.
+/// Extensions of image files.
 const IMAGES: [&str; 3] = ["jpg", "jpeg", "png"];
 /// First bytes of a PNG file.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// Images of classes.
+/// Images with class labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundImages {
     /// Number of classes.
     pub classes: usize,
-    /// The shorter side of an image, in pixels; of a folder that of its first image, if it can be read.
+    /// Shorter side of an image in pixels; for a folder, of its first image, if readable.
     pub side: Option<usize>,
-    /// The layout, in words.
+    /// Description of the layout.
     pub summary: String,
 }
 
-/// Looks at a folder of images, or at files of CIFAR.
+/// Inspects a folder of images, or CIFAR's files.
 ///
 /// # Errors
-/// A folder without images.
+/// The folder has no images.
 pub fn find_images(directory: &Path, paths: &[String]) -> Result<FoundImages> {
     let Some(first) = paths.first() else { return Err(data::Error::NoPaths.into()) };
     let path = directory.join(first);
@@ -55,7 +55,7 @@ pub fn find_images(directory: &Path, paths: &[String]) -> Result<FoundImages> {
     })
 }
 
-/// Returns the images of CIFAR's files, which their names tell.
+/// Recognises CIFAR's files by name.
 fn cifar(path: &Path) -> Option<FoundImages> {
     let has = |name: &str| path.join(name).is_file();
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -74,7 +74,7 @@ fn subfolders(folder: &Path) -> Vec<PathBuf> {
     entries(folder).into_iter().filter(|path| path.is_dir()).collect()
 }
 
-/// Returns the paths in a folder, without hidden ones, sorted.
+/// Returns the visible paths in a folder, sorted.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let visible = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
@@ -96,7 +96,7 @@ fn first_image(folder: &Path, depth: usize) -> Option<PathBuf> {
     entries.iter().find(is_image).cloned().or_else(inner)
 }
 
-/// Returns the shorter side of an image, from the header of its file.
+/// Returns the shorter side of an image, read from its file header.
 fn side(image: &Path) -> Option<usize> {
     let mut start = Vec::new();
     system::input::open(image).ok()?.take(START).read_to_end(&mut start).ok()?;
@@ -107,12 +107,12 @@ fn side(image: &Path) -> Option<usize> {
     Some(width.min(height))
 }
 
-/// Returns width and height of a JPEG file, which the first frame header has.
+/// Returns the width and height of a JPEG file, read from the first frame header.
 fn jpeg_size(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut position = 2;
     loop {
         let marker = number(bytes, position, 2)?;
-        // Start of frame: all of these but tables and restarts among them.
+        // Start of frame: all of these markers except tables and restarts.
         if (0xffc0..=0xffcf).contains(&marker) && !matches!(marker, 0xffc4 | 0xffc8 | 0xffcc) {
             return Some((number(bytes, position + 7, 2)?, number(bytes, position + 5, 2)?));
         }
@@ -123,7 +123,7 @@ fn jpeg_size(bytes: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// Returns the big-endian number of `width` bytes at `position`.
+/// Reads a big-endian number of `width` bytes at `position`.
 fn number(bytes: &[u8], position: usize, width: usize) -> Option<usize> {
     let digits = bytes.get(position..position + width)?;
     Some(digits.iter().fold(0, |number, digit| number << 8 | usize::from(*digit)))

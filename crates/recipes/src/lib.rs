@@ -1,8 +1,8 @@
-//! Configurations to begin with: for a job on this data and this device, or from another trainer's file.
+//! Creates starting configurations, for a job on some data and device or from another trainer's file.
 //!
-//! The one idea: **a configuration is text that a person reads**, so recipes write a commented file with the
-//! keys that such a user wants to see, and say why each has its value. Whether it fits is the plan's answer,
-//! never an estimate.
+//! The one idea: **a configuration is text that a person reads**. Recipes write a commented file with the
+//! keys that such a user wants to see, and explain each value. Whether it fits is determined by planning,
+//! never estimated.
 //!
 //! ```no_run
 //! use recipes::{Directories, JobOptions, finetune, fit};

@@ -7,15 +7,15 @@ use config::RunConfig;
 use crate::document::Document;
 use crate::error::{RecipeError, Result};
 
-/// The most bytes of a tokenizer's configuration.
+/// Maximum size of a tokenizer's configuration in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// The folder of a model to fine-tune.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFolder {
-    /// The model's family and sizes in words.
+    /// Description of the model's family and sizes.
     pub summary: String,
-    /// Tokens in a sequence that the model was made for.
+    /// Maximum number of tokens in a sequence.
     pub context: usize,
     /// Whether the folder has a tokenizer.
     pub has_tokenizer: bool,
@@ -27,7 +27,7 @@ impl ModelFolder {
     /// Reads the folder called `name` in `directory`.
     ///
     /// # Errors
-    /// No folder, one without a model, or a model of no family.
+    /// There is no folder, it has no model, or the model's family is unknown.
     pub fn open(directory: &Path, name: &str) -> Result<Self> {
         let folder = directory.join(name);
         let refused = |reason: &str| Err(RecipeError::Refused(format!("{name}: {reason}")));
@@ -57,7 +57,7 @@ impl ModelFolder {
     }
 }
 
-/// Returns whether a tokenizer's folder has a chat template, in a file of its own or in its configuration.
+/// Returns whether a tokenizer's folder has a chat template, in a separate file or in its configuration.
 pub(crate) fn has_template(folder: &Path) -> bool {
     let configuration = || {
         let text = system::input::read_text(&folder.join("tokenizer_config.json"), MOST_BYTES).ok()?;

@@ -1,10 +1,10 @@
-//! Paths of a configuration, which are relative to its file.
+//! Paths in a configuration, which are relative to its file.
 
 use std::path::{Component, Path, PathBuf};
 
 use config::normal_path;
 
-/// The directory in which a command runs, and the one of the configuration that it writes.
+/// The directory in which a command runs, and the directory of the configuration that it writes.
 #[derive(Clone, Debug)]
 pub struct Directories {
     current: PathBuf,
@@ -12,36 +12,36 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// Returns the directories of a configuration that is written to `file`, or of one that is printed.
+    /// Returns the directories for a configuration that is written to `file`, or printed.
     ///
     /// # Errors
-    /// A current directory that cannot be read.
+    /// The current directory cannot be read.
     pub fn of_file(file: Option<&Path>) -> std::io::Result<Self> {
         Ok(Self::new(&std::env::current_dir()?, file))
     }
 
-    /// Returns the directories of a configuration that a command in the absolute directory `current` writes
-    /// to `file`, or prints.
+    /// Returns the directories for a command that runs in the absolute directory `current`, and whose
+    /// configuration is written to `file` or printed.
     #[must_use]
     pub fn new(current: &Path, file: Option<&Path>) -> Self {
         let parent = file.and_then(Path::parent).unwrap_or(Path::new(""));
         Self { file: normal_path(&current.join(parent)), current: normal_path(current) }
     }
 
-    /// The directory of the configuration.
+    /// Returns the directory of the configuration.
     #[must_use]
     pub fn of_configuration(&self) -> &Path {
         &self.file
     }
 
-    /// The directory in which the command runs.
+    /// Returns the directory in which the command runs.
     #[must_use]
     pub fn current(&self) -> &Path {
         &self.current
     }
 
-    /// Returns `path`, or a glob, for the configuration: an absolute one as it is, another one relative to
-    /// the configuration instead of the current directory.
+    /// Converts a path or glob for use in the configuration. A relative path becomes relative to the
+    /// configuration instead of the current directory.
     #[must_use]
     pub fn for_configuration(&self, path: &str) -> String {
         if Path::new(path).is_absolute() || self.current == self.file {

@@ -1,4 +1,4 @@
-//! The configuration of a pretraining job.
+//! Creates the configuration of a pretraining job.
 
 use config::{Data, DataKind, Optim, Train};
 use telemetry::units::grouped;
@@ -8,7 +8,7 @@ use crate::error::{RecipeError, Result};
 use crate::finetune::tokenizer_for;
 use crate::found_data::{BYTES_IN_SHARDS, BYTES_PER_TOKEN, FoundData, HELD_OUT, find_data};
 
-/// The sizes of a model, and how it is trained.
+/// Sizes of a model, and its training settings.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     layers: usize,
@@ -16,25 +16,25 @@ struct Shape {
     width: usize,
     context: usize,
     rate: f64,
-    /// Parameters of its blocks.
+    /// Number of parameters in its blocks.
     parameters: u64,
     global_batch: usize,
 }
 
-/// Shapes by size. The smallest is for a CPU and for little data.
+/// Shapes by size. The smallest is for CPUs and little data.
 const SHAPES: [Shape; 4] = [
     Shape::new(4, 4, 128, 128, 3e-3, 32),
     Shape::new(6, 6, 384, 256, 1e-3, 64),
     Shape::new(12, 12, 768, 1024, 6e-4, 256),
     Shape::new(24, 16, 1024, 1024, 3e-4, 256),
 ];
-/// Shapes that a CPU trains in reasonable time.
+/// Number of shapes that a CPU can train in reasonable time.
 const ON_CPU: usize = 1;
-/// Tokens of data for each parameter, from which a larger model is worth its time.
+/// Tokens of data per parameter from which on a larger model is chosen.
 const TOKENS_PER_PARAMETER: u64 = 10;
-/// Text of more bytes gets a tokenizer.
+/// Texts with more bytes than this get a tokenizer instead of byte tokens.
 const MOST_BYTES_AS_TOKENS: u64 = 20_000_000;
-/// Bounds of the number of steps, which otherwise see each token once.
+/// Minimum and maximum number of steps; in between, each token is seen once.
 const STEPS: (u64, u64) = (500, 50_000);
 
 impl Shape {
@@ -44,10 +44,10 @@ impl Shape {
     }
 }
 
-/// Returns the configuration that trains a language model from random weights.
+/// Returns a configuration that trains a language model from random weights.
 ///
 /// # Errors
-/// Data of no known kind, or of one that is for fine-tuning.
+/// The data is of no known kind, or of a kind for fine-tuning.
 pub fn pretrain(options: &JobOptions) -> Result<Draft> {
     let found = find_data(options.directories.current(), &options.data)?;
     if !matches!(found.kind, DataKind::Text | DataKind::Tokens) {
@@ -68,7 +68,7 @@ pub fn pretrain(options: &JobOptions) -> Result<Draft> {
     Ok(draft)
 }
 
-/// Sets data and tokenizer, and returns about how many tokens there are.
+/// Sets data and tokenizer. Returns the approximate number of tokens.
 fn set_tokenizer(draft: &mut Draft, found: &FoundData, options: &JobOptions) -> u64 {
     let is_text = found.kind == DataKind::Text;
     let comment = if is_text { "plain text" } else { "token shards" };
@@ -95,7 +95,7 @@ fn set_tokenizer(draft: &mut Draft, found: &FoundData, options: &JobOptions) -> 
     }
 }
 
-/// Returns the tokenizer of token shards if it must be written, and the reason.
+/// Returns the tokenizer of token shards if it must be configured, and the reason.
 fn of_shards(found: &FoundData, options: &JobOptions) -> (Option<String>, &'static str) {
     match data::Tokenizer::beside_shards(options.directories.current(), &found.paths) {
         Some(_) => (None, "the one that the files beside the shards name"),
@@ -103,7 +103,7 @@ fn of_shards(found: &FoundData, options: &JobOptions) -> (Option<String>, &'stat
     }
 }
 
-/// Returns the largest shape that the data is enough for, on a CPU one of the small ones.
+/// Returns the largest shape for which there is enough data; on a CPU, only small ones.
 fn shape(tokens: u64, options: &JobOptions) -> Shape {
     let most = if options.on_gpu() { SHAPES.len() } else { ON_CPU };
     let is_enough = |shape: &&Shape| shape.parameters * TOKENS_PER_PARAMETER <= tokens;

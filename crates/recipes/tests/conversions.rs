@@ -1,4 +1,4 @@
-//! Files of other trainers, converted.
+//! Tests of converting other trainers' files.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::{assert_settings, directory, root};
 
-/// A directory with the files that the examples name.
+/// Returns a directory with the files that the examples refer to.
 fn scene() -> TempDir {
     let directory = directory();
     std::fs::write(directory.path().join("data/more.jsonl"), "").unwrap();
@@ -143,7 +143,7 @@ fn realistic_files_are_converted_and_the_rest_is_named() {
         assert_settings(&conversion.document, name, settings);
         let without: Vec<_> = conversion.without_equivalent().map(|finding| finding.key.as_str()).collect();
         assert_eq!(without, named, "{name}");
-        // The arguments of a trainer alone name neither model nor data.
+        // A trainer's arguments alone name neither model nor data.
         let error = conversion.error.map(|error| error.to_string());
         assert_eq!(error.is_some(), name == "trainer.json", "{name}: {error:?}");
     }
@@ -198,7 +198,7 @@ fn every_key_that_is_on_has_a_finding() {
     assert_eq!(keys, ["base_model", "sequence_len", "keel"]);
     let unknown = Outcome::NoEquivalent("it is not known here".to_owned());
     assert_eq!(conversion.findings[2].outcome, unknown);
-    // A model that is not here has the name that its download makes.
+    // A model that does not exist here gets the name that downloading it creates.
     assert_settings(&conversion.document, "model", &["model.from = \"../Keel-1B\""]);
     assert!(conversion.notes[0].contains("hf download keel/Keel-1B"), "{:?}", conversion.notes);
 }
@@ -220,7 +220,7 @@ fn files_of_no_program_are_refused_in_a_sentence() {
         assert!(refused.to_string().contains(part), "{text}: {refused}");
         assert_eq!(refused.exit_status(), 2);
     }
-    // Aliases that double ten times over, and lists in lists.
+    // Aliases that double repeatedly, and nested lists.
     let lines =
         (1..40).map(|at| format!("k{at}: [*a{0}, *a{0}]\n", at - 1).replace(": ", &format!(": &a{at} ")));
     let bomb = format!("k0: &a0 [1, 1]\n{}", lines.collect::<String>());

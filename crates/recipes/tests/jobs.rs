@@ -1,4 +1,4 @@
-//! A configuration for each job, from small folders and files.
+//! Tests of configurations for each job, from small folders and files.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use recipes::{Directories, Draft, JobOptions, RecipeError, Result, classify, fin
 
 use crate::{assert_settings, directory};
 
-/// The options of a job whose configuration is written to `file` in `directory`.
+/// Returns the options of a job whose configuration is written to `file` in `directory`.
 fn options(directory: &Path, file: &str, data: &[&str], on_gpu: bool) -> JobOptions {
     JobOptions {
         data: data.iter().map(|path| (*path).to_owned()).collect(),
@@ -23,7 +23,7 @@ fn plan_options(device: &str, capacity: Option<u64>) -> PlanOptions {
     PlanOptions { target: PlanTarget::from_argument(device).unwrap(), capacity }
 }
 
-/// A way to make a draft.
+/// A function that creates a draft.
 type Make = fn(&JobOptions) -> Result<Draft>;
 
 #[test]
@@ -168,7 +168,7 @@ fn less_memory_changes_settings_in_order() {
     assert!(whole.report.epochs.is_some() && whole.report.time.is_some());
     let taken: u64 = whole.report.fit.overhead.iter().map(|part| part.bytes).sum();
 
-    // A byte less than it needs.
+    // One byte less than it needs.
     let (smaller, tried) = fit_in(Some(taken + whole.report.fit.needs - 1));
     let smaller = smaller.unwrap();
     assert_eq!(tried[0], "train.micro_batch_size = 4");

@@ -1,4 +1,4 @@
-//! Configurations for jobs, and from other trainers' files.
+//! Tests of configurations for jobs and from other trainers' files.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod conversions;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use recipes::Document;
 use tempfile::TempDir;
 
-/// The project's root.
+/// Returns the project's root.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Creates a directory with models in `models/`, and with conversations and pairs of answers in `data/`,
-/// and an empty one for configurations.
+/// Creates a directory with models in `models/`, conversations and preference pairs in `data/`, and an empty
+/// directory for configurations.
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let link = |from: &str, to: &str| {
@@ -31,7 +31,7 @@ fn directory() -> TempDir {
     directory
 }
 
-/// Asserts the values of keys, as `key = value`; a key with an empty value is not set.
+/// Asserts the values of keys, as `key = value`; an empty value means that the key is not set.
 fn assert_settings(document: &Document, name: &str, settings: &[&str]) {
     for setting in settings {
         let (key, _) = setting.split_once(" = ").unwrap_or_else(|| panic!("{setting}"));

@@ -40,7 +40,8 @@ fn described(config: &RunConfig) -> Result<Option<PlanDevice>> {
             return Err(refused(&format!("write a file of `plimsoll plan --describe`, or {names}")));
         }
     };
-    let device = target.device(None, DeviceRanks::of(config)).map_err(|error| refused(&error.to_string()))?;
+    let device =
+        target.device(None, DeviceRanks::from_config(config)).map_err(|error| refused(&error.to_string()))?;
     if !device.is_gpu() {
         return Err(refused("it describes a CPU, whose steps are not predicted"));
     }
@@ -71,11 +72,11 @@ pub(crate) fn predict(setup: &Setup, run_dir: &Path) -> Option<Prediction> {
 pub fn predicted_step(setup: &Setup) -> Result<Option<StepTime>> {
     let Some(device) = device(setup)? else { return Ok(None) };
     let config = &setup.config;
-    let description = device.description(DeviceRanks::of(config));
+    let description = device.description(DeviceRanks::from_config(config));
     let samples = setup.dataset.sample_sizes();
     let planned = prepare_known((**config).clone(), Placement::Meta(description), Some(&samples))?;
     let planned = planned.with_hook(setup.hook.clone())?;
-    let Some(time) = StepTime::of(&planned, &device)? else { return Ok(None) };
+    let Some(time) = StepTime::predict(&planned, &device)? else { return Ok(None) };
     Ok(Some(time.with_mfu(&planned, &device)?))
 }
 

@@ -77,7 +77,7 @@ impl RunFiles {
             .then(|| TensorBoardWriter::resume(run_dir, setup.first_step(), setup.config.world_size()));
         let endpoint = endpoint::open(&setup.config, run_dir)?;
         let saver = Saver::new(setup, run_dir, metrics.syncer())?;
-        let work = StepWork::of(setup).unwrap_or_else(|error| {
+        let work = StepWork::from_setup(setup).unwrap_or_else(|error| {
             tracing::warn!("MFU is not reported: {error}");
             None
         });

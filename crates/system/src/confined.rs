@@ -1,7 +1,7 @@
-//! A second process of this program that works on untrusted data, within limits of memory and time.
+//! Runs work on untrusted data in a second process of this program, with limits on memory and time.
 //!
-//! A library that hangs, runs out of memory or overflows its stack on hostile data ends that process, and
-//! this one gets the reason. A program that can be started so calls [`serve`] first; elsewhere
+//! A library that hangs, runs out of memory or overflows its stack on hostile data ends only that process,
+//! and this one gets the reason. A program that supports this must call [`serve`] first. In other programs,
 //! [`Confined::start`] returns `None`, and the work must be done in this process.
 
 use std::fmt;
@@ -15,34 +15,34 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::threads;
 
-/// First argument of a confined process; its task is the second.
+/// First argument of a confined process; the second is the task's name.
 const ARGUMENT: &str = "confined-task";
-/// This program, also if its file has been replaced meanwhile.
+/// Path of this program, valid even if its file has been replaced.
 const PROGRAM: &str = "/proc/self/exe";
-/// Most bytes of memory of a confined process.
+/// Maximum memory of a confined process in bytes.
 const MOST_MEMORY: u64 = 1 << 30;
-/// Most seconds of processor time for a request.
+/// Maximum processor seconds per request.
 const MOST_SECONDS: u64 = 5;
-/// Most bytes of a request or an answer.
+/// Maximum size of a request or an answer in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Whether this program calls [`serve`].
 static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Answers one request after the other.
+/// Answers requests, one after another.
 pub type Answers = Box<dyn FnMut(&[u8]) -> Vec<u8>>;
 
-/// Work that confined processes do.
+/// A kind of work that confined processes do.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// The name by which a process is started for it.
+    /// Name with which a process for this task is started.
     pub name: &'static str,
     /// Starts the work, in the confined process.
     pub start: fn() -> Answers,
 }
 
-/// Answers the requests of the process that started this one for a task, and returns the exit status; `None`
-/// if this process was started otherwise. To be called first in a program, before it has threads.
+/// If this process was started for a task, answers requests and returns the exit status; otherwise returns
+/// `None`. Must be called first in a program, before it has threads.
 pub fn serve(tasks: &[Task]) -> Option<u8> {
     SERVES.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
@@ -51,7 +51,7 @@ pub fn serve(tasks: &[Task]) -> Option<u8> {
     }
     let name = arguments.next()?;
     let task = *tasks.iter().find(|task| name == task.name)?;
-    // The first thread's stack has the size that the user chose.
+    // The first thread's stack has the user's size.
     let worked = threads::spawn("confined", move || work(task)).map(std::thread::JoinHandle::join);
     Some(u8::from(!matches!(worked, Ok(Ok(Ok(()))))))
 }
@@ -71,7 +71,7 @@ fn work(task: Task) -> Result<()> {
     Ok(())
 }
 
-/// Sets a limit of this process, unless the user's `own` is lower.
+/// Sets a limit of this process, unless the user's limit `own` is lower.
 fn lower(resource: Resource, own: Rlimit, limit: u64) -> Result<()> {
     let current = own.current.map_or(limit, |own| own.min(limit));
     Ok(setrlimit(resource, Rlimit { current: Some(current), ..own })?)
@@ -99,7 +99,7 @@ fn receive(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     Ok((bytes.len() as u64 == length).then_some(bytes))
 }
 
-/// A confined process. It ends when this is dropped, or when this process ends.
+/// A confined process. It ends when this is dropped or when this process ends.
 pub struct Confined {
     child: Child,
     requests: ChildStdin,
@@ -115,7 +115,7 @@ impl Confined {
     fn spawn(name: &str) -> Result<Self> {
         let mut command = Command::new(PROGRAM);
         command.args([ARGUMENT, name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // In a group of its own, so that a terminal's signals reach only this process.
+        // In its own process group, so that a terminal's signals reach only this process.
         let mut child = command.process_group(0).spawn()?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(requests), Some(answers)) => {
@@ -125,12 +125,12 @@ impl Confined {
         }
     }
 
-    /// Returns the answer to a request.
+    /// Sends a request and returns the answer.
     ///
     /// # Errors
-    /// The process ended instead; the reason, in words whose subject is the request.
+    /// The process ended; the error is the reason, a phrase whose subject is the request.
     pub fn ask(&mut self, request: &[u8]) -> std::result::Result<Vec<u8>, String> {
-        // A process that has ended meanwhile gives no answer either.
+        // A process that has already ended gives no answer either.
         let sent = send(&mut self.requests, request);
         match sent.and_then(|()| receive(&mut self.answers)) {
             Ok(Some(answer)) => Ok(answer),
@@ -139,7 +139,7 @@ impl Confined {
     }
 
     fn ending(&mut self) -> String {
-        // Ended, or about to: it has closed its output.
+        // The process has ended or is about to, because it has closed its output.
         let status = match self.child.try_wait() {
             Ok(Some(status)) => Ok(status),
             _ => self.child.wait(),
@@ -153,7 +153,7 @@ fn in_words(status: ExitStatus) -> String {
     if is(Signal::XCPU) {
         return format!("it takes more than {MOST_SECONDS} s of processor time");
     }
-    // Both end a process by SIGABRT.
+    // Either ends a process with SIGABRT.
     if is(Signal::ABORT) || is(Signal::SEGV) {
         let memory = MOST_MEMORY >> 20;
         let stack = threads::STACK_BYTES >> 20;

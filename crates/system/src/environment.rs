@@ -2,16 +2,16 @@
 
 use std::ops::RangeInclusive;
 
-/// Returns the value of this process's variable `name`; bytes that are not UTF-8 are replaced.
+/// Returns the value of the environment variable `name`, with invalid UTF-8 replaced.
 #[must_use]
 pub fn text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Returns the number in the value of the variable `name`.
+/// Parses the value of the variable `name` as a number.
 ///
 /// # Errors
-/// A value that is no number of `range`, in a sentence.
+/// The value is not a number in `range`; the error is a sentence.
 pub fn number(name: &str, value: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
     let least = range.start();
     let most = range.end();

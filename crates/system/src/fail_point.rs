@@ -1,12 +1,12 @@
-//! Points at which a test can stop or delay a process, to kill it there.
+//! Points at which a test can pause or delay a process, in order to kill it there.
 //!
-//! A kill between two particular operations cannot be timed. With the environment variable [`VARIABLE`] set
+//! A kill between two particular operations cannot be timed. If the environment variable [`VARIABLE`] is set
 //! to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time creates `FILE` and waits
-//! there until the process is killed or `FILE` is removed. With [`SLOW`] set to `POINT:MILLISECONDS`, every
-//! thread that reaches the point sleeps for that time, as with a slow disk.
+//! until the process is killed or `FILE` is removed. If [`SLOW`] is set to `POINT:MILLISECONDS`, every thread
+//! that reaches the point sleeps for that time, as with a slow disk.
 //!
-//! With [`FLIP`] set to `RANK:STEP:RUNS:RESULT:BIT`, a rank inverts a bit of an operator's result where a
-//! step is verified, as faulty hardware would: see [`Flip`].
+//! If [`FLIP`] is set to `RANK:STEP:RUNS:RESULT:BIT`, a rank inverts a bit of an operator's result in a
+//! verified step, as faulty hardware would: see [`Flip`].
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The environment variable that names the point.
+/// Environment variable with the point to pause at.
 pub const VARIABLE: &str = "PLIMSOLL_HOLD";
 
-/// The environment variable that names a point and its delay.
+/// Environment variable with a point and its delay.
 pub const SLOW: &str = "PLIMSOLL_SLOW";
 
-/// The environment variable that names a bit to invert.
+/// Environment variable with the bit to invert.
 pub const FLIP: &str = "PLIMSOLL_FLIP";
 
-/// Interval at which a held thread looks whether it may go on.
+/// Interval at which a paused thread checks whether to continue.
 const LOOK: Duration = Duration::from_millis(5);
 
 struct Hold {
@@ -32,22 +32,22 @@ struct Hold {
     file: PathBuf,
 }
 
-/// A bit to invert in a result of a verified micro-batch.
+/// A bit to invert in an operator's result in a verified micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flip {
     /// The rank that inverts it.
     pub rank: usize,
     /// The step, from 1.
     pub step: u64,
-    /// The name of the run of the micro-batch in which the bit is inverted; `all` for each.
+    /// Name of the execution of the micro-batch in which the bit is inverted; `all` for every one.
     pub runs: String,
-    /// Index of the result among those of the run, in the order of their computation.
+    /// Index of the result within the execution, in order of computation.
     pub result: usize,
-    /// Index of the bit, modulo the bits of the result.
+    /// Index of the bit, modulo the number of bits in the result.
     pub bit: usize,
 }
 
-/// Returns the bit of [`FLIP`], if it is set.
+/// Returns the bit in [`FLIP`], if set.
 pub fn flip() -> Option<Flip> {
     parse_flip(&std::env::var(FLIP).ok()?)
 }
@@ -61,7 +61,7 @@ fn parse_flip(text: &str) -> Option<Flip> {
     Some(Flip { rank, step, runs, result, bit: parts.next()?.parse().ok()? })
 }
 
-/// Marks a point in a thread's work, named after the operation just done.
+/// Marks a point in a thread's work, named after the operation just completed.
 pub fn reach(point: &str) {
     static HOLD: LazyLock<Option<Hold>> = LazyLock::new(|| parse(&std::env::var(VARIABLE).ok()?));
     static SLOWED: LazyLock<Option<(String, Duration)>> = LazyLock::new(|| slow(&std::env::var(SLOW).ok()?));

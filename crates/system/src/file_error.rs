@@ -1,23 +1,23 @@
-//! Failed operations of the file system, with the file and the operation.
+//! Errors of file operations, with the path and the operation.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A failed operation of the file system.
+/// A failed file operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot {action}: {source}", path.display())]
 pub struct FileError {
-    /// The file or directory.
+    /// Path of the file or directory.
     pub path: PathBuf,
-    /// The operation, as in `create it`.
+    /// The operation, such as `create it`.
     pub action: &'static str,
-    /// The error of the operating system, or the damage.
+    /// The operating system's error, or the damage.
     pub source: io::Error,
 }
 
-/// Adds the file and the operation to an error.
+/// Adds the path and the operation to an error.
 pub trait FileContext<T> {
-    /// Names the file and the operation of an error.
+    /// Adds the path and the operation to an error.
     fn context(self, path: &Path, action: &'static str) -> Result<T, FileError>;
 }
 

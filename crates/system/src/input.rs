@@ -1,4 +1,4 @@
-//! Reading files: regular files only, up to a size limit.
+//! Reads files: only regular ones, up to a size limit.
 
 use std::borrow::Cow;
 use std::fs::{File, FileType, Metadata, OpenOptions};
@@ -18,11 +18,11 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// The system's; a path that is no regular file, such as a FIFO, on which it does not wait; a pointer to a
-/// file, as git-lfs leaves it.
+/// The system fails, the path is not a regular file (a FIFO is refused without waiting), or it is a pointer
+/// to a file, as git-lfs leaves it.
 pub fn open(path: &Path) -> Result<File> {
-    // Opening some devices has effects, so the type is checked before; it is checked again on the open file,
-    // which may be another one.
+    // Opening some devices has side effects, so the type is checked before. It is checked again on the open
+    // file, which may be a different one.
     check_regular(&std::fs::metadata(path)?)?;
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     check_regular(&file.metadata()?)?;
@@ -35,10 +35,10 @@ pub fn open(path: &Path) -> Result<File> {
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// Errors of [`open`]; a longer file.
+/// As for [`open`]; the file is longer.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let file = open(path)?;
-    // Files of the system, as in /proc, have size 0; others need not be read to be refused.
+    // System files, as in /proc, have size 0; other overlong files are refused unread.
     if file.metadata()?.len() > most {
         return Err(too_large("it has", most));
     }
@@ -48,15 +48,15 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
 /// Reads a regular file of at most `most` bytes as UTF-8.
 ///
 /// # Errors
-/// Errors of [`read`]; other bytes.
+/// As for [`read`]; the file is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-/// Returns `bytes`, decompressed if they are gzip data, at most `most`.
+/// Returns `bytes`, decompressed if they are gzip data, up to `most` bytes.
 ///
 /// # Errors
-/// Damaged data; more bytes.
+/// The data is damaged or longer.
 pub fn unpack(bytes: &[u8], most: u64) -> Result<Cow<'_, [u8]>> {
     if !bytes.starts_with(&GZIP) {
         return Ok(Cow::Borrowed(bytes));
@@ -78,7 +78,7 @@ fn too_large(verb: &str, most: u64) -> Error {
 /// Checks that a file is regular.
 ///
 /// # Errors
-/// A file that is not regular.
+/// The file is not regular.
 pub(crate) fn check_regular(metadata: &Metadata) -> Result<()> {
     let kind = metadata.file_type();
     if kind.is_file() {

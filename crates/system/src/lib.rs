@@ -1,17 +1,17 @@
-//! The operating system's files, terminals and threads, with limits and checks.
+//! Files, terminals and threads of the operating system, with limits and checks.
 //!
-//! **Inputs are bounded, and outputs are written whole.** A file that is read is a regular file within a size
-//! limit ([`input`]), or is read line by line, each within a limit ([`lines`]); reading never waits on a
-//! FIFO. An error names the file and the operation that failed ([`file_error`]). A file that is written has
-//! its old content or all of its new one, replaces no file of another origin, and is not reached through a
-//! link ([`output`]); files that are executed must be this user's own ([`private`]). Text printed to a
-//! terminal cannot control it ([`terminal`]), long numbers in it have grouped digits ([`numbers`]), and long
-//! input is shortened ([`quoted`]). Files of other programs have keys that are known, ignored or refused
-//! ([`readers`]), and may stand in for others ([`stand_in`]); what is left out is counted ([`tally`]). A
-//! thread that cannot be started is an error with a sentence ([`threads`]). Work on untrusted data is done by
-//! a second process, whose limits end only itself ([`confined`]). The process ends without exit handlers of
-//! libraries ([`exit`]). Long work says at times how far it is ([`pace`]). Tests stop a process at the point
-//! where they kill it ([`fail_point`]), and report what they cannot test here ([`skipped`]).
+//! **Inputs are bounded, and outputs are written whole.** A file must be regular and within a size limit
+//! ([`input`]), or is read line by line with a limit per line ([`lines`]); reading never waits on a FIFO.
+//! Errors name the file and the failed operation ([`file_error`]). A written file has either its old content
+//! or all of its new content, replaces no file of another origin, and is not reached through a link
+//! ([`output`]). Files that are executed must belong to this user ([`private`]). Text printed to a terminal
+//! cannot control it ([`terminal`]), long numbers have grouped digits ([`numbers`]), and long quoted input is
+//! shortened ([`quoted`]). Keys of other programs' files are known, ignored or refused ([`readers`]); such
+//! files may be mere pointers ([`stand_in`]); skipped items are counted ([`tally`]). A thread that cannot be
+//! started is an error with a sentence ([`threads`]). Work on untrusted data runs in a second process, whose
+//! limits end only itself ([`confined`]). The process ends without exit handlers of libraries ([`exit`]).
+//! Long work reports its progress at intervals ([`pace`]). Tests pause a process at the point where they kill
+//! it ([`fail_point`]), and report what they cannot test ([`skipped`]).
 //!
 //! ```
 //! use system::output::{OutputFile, Replace};

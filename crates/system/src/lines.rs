@@ -1,4 +1,4 @@
-//! Reading a file line by line, each within a limit, so that a file of any size takes bounded memory.
+//! Reads a file line by line with a limit per line, so that files of any size take bounded memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result};
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::input;
 use crate::numbers::grouped;
 
-/// Bytes that are read from the file at once.
+/// Number of bytes read from the file at once.
 const PIECE: usize = 1 << 18;
 
 /// A line of a file.
@@ -16,15 +16,15 @@ const PIECE: usize = 1 << 18;
 pub struct Line<'a> {
     /// Number of the line, from 1.
     pub number: u64,
-    /// The line's bytes, without its line feed.
+    /// Content of the line, without its line feed.
     pub text: &'a [u8],
-    /// Range of the line's bytes in the file, with its line feed.
+    /// Range of the line's bytes in the file, including its line feed.
     pub range: Range<u64>,
-    /// Whether the line ends with a line feed; the last one of a killed writer may not.
+    /// Whether the line ends with a line feed; a killed writer's last line may not.
     pub is_complete: bool,
 }
 
-/// The lines of a file, each of at most a number of bytes.
+/// The lines of a file, each with a limited length.
 #[derive(Debug)]
 pub struct Lines {
     reader: BufReader<File>,
@@ -35,14 +35,14 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens a regular file, whose lines have at most `most` bytes each.
+    /// Opens a regular file whose lines have at most `most` bytes each.
     pub fn open(path: &Path, most: u64) -> Result<Self> {
-        Ok(Self::of(input::open(path)?, most))
+        Ok(Self::from_file(input::open(path)?, most))
     }
 
-    /// Reads `file` from its current position, which is taken for its beginning.
+    /// Reads `file` from its current position; offsets are relative to it.
     #[must_use]
-    pub fn of(file: File, most: u64) -> Self {
+    pub fn from_file(file: File, most: u64) -> Self {
         let reader = BufReader::with_capacity(PIECE, file);
         Lines { reader, most, text: Vec::new(), number: 0, end: 0 }
     }
@@ -50,11 +50,12 @@ impl Lines {
     /// Returns the next line; `None` at the end of the file.
     ///
     /// # Errors
-    /// A line of more bytes than allowed, by its number, without reading the rest of it; the system's.
+    /// A line is longer than allowed (the error has its number, and the line is not read further), or the
+    /// system fails.
     pub fn next_line(&mut self) -> Result<Option<Line<'_>>> {
         self.text.clear();
         let start = self.end;
-        // A line feed may follow the most bytes that a line has.
+        // The line feed is not part of the limit.
         let read = (&mut self.reader).take(self.most.saturating_add(1)).read_until(b'\n', &mut self.text)?;
         if read == 0 {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! Enumerations whose values have names.
+//! Enumerations whose variants have names.
 
-/// Defines an enumeration whose values have names in files, messages and configurations: its variants, each
-/// with its name, `ALL` of them in the order of declaration, and `name`.
+/// Defines an enumeration whose variants have names in files, messages and configurations. Besides the
+/// variants it defines `ALL`, in the order of declaration, and `name`.
 ///
 /// ```
 /// system::names! {
@@ -30,7 +30,7 @@ macro_rules! names {
         }
 
         impl $name {
-            /// All values, in the order of declaration.
+            /// All variants, in the order of declaration.
             $visibility const ALL: [Self; [$($text),+].len()] = [$(Self::$value),+];
 
             /// Returns the name in files, messages and configurations.

@@ -1,4 +1,4 @@
-//! Numbers in words.
+//! Formats numbers.
 
 /// Formats a count with its digits in groups of three, as in `1,457,152`.
 #[must_use]
@@ -14,7 +14,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Formats the progress of work by its bytes, as in `1,200 of 96,000 MB`.
+/// Formats the progress of work in bytes, as in `1,200 of 96,000 MB`.
 #[must_use]
 pub fn megabytes_of(done: u64, all: u64) -> String {
     const MEGABYTE: u64 = 1_000_000;

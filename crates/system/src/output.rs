@@ -1,4 +1,4 @@
-//! Writing files: whole or not at all, without replacing files of another origin or following links.
+//! Writes files: whole or not at all, without replacing files of another origin or following links.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,12 +12,12 @@ use rustix::fs::{Access, OFlags, access};
 use crate::fail_point;
 use crate::input::{self, check_regular};
 
-/// Bytes at the start of a file that must contain its writer's mark.
+/// Number of bytes at a file's start that must contain its writer's mark.
 const MARKED_WITHIN: u64 = 4096;
 /// Permissions of a new file, before the umask.
 const MODE: u32 = 0o666;
 
-/// The files that an output may replace.
+/// Existing files that an output may replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
     /// No file: the path must not exist.
@@ -28,7 +28,7 @@ pub enum Replace {
     Anything,
 }
 
-/// A user-named result file: checked before the result is computed, written whole or not at all.
+/// A result file named by the user: checked before the result is computed, and written atomically.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -39,7 +39,7 @@ impl OutputFile {
     /// Checks that `path` can be written and that an existing file may be replaced.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The file cannot be written or replaced, with the reason.
     pub fn new(path: &Path, replace: Replace) -> Result<Self> {
         check_replaceable(path, replace)?;
         let temporary = Temporary::create(path, MODE)?;
@@ -47,7 +47,7 @@ impl OutputFile {
         Ok(OutputFile { path: path.to_owned(), replace })
     }
 
-    /// The file's path.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -56,7 +56,7 @@ impl OutputFile {
     /// Writes the file.
     ///
     /// # Errors
-    /// The system's; a file created meanwhile that may not be replaced.
+    /// The system fails, or an irreplaceable file has been created meanwhile.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let mut temporary = Temporary::create(&self.path, MODE)?;
         temporary.fill(bytes)?;
@@ -65,8 +65,8 @@ impl OutputFile {
     }
 }
 
-/// A folder that a user names for a result, made under a temporary name beside it: it has its own name when
-/// all of it is on the disk. Dropping it unpublished removes it.
+/// A result folder named by the user. It is created under a temporary name beside its path, and renamed once
+/// it is completely on disk. Dropping it unpublished removes it.
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
@@ -74,10 +74,10 @@ pub struct OutputFolder {
 }
 
 impl OutputFolder {
-    /// Begins the folder `path`.
+    /// Starts writing the folder `path`.
     ///
     /// # Errors
-    /// Something is there; the system's.
+    /// The path exists, or the system fails.
     pub fn create(path: &Path) -> Result<Self> {
         if fs::symlink_metadata(path).is_ok() {
             let text = "it exists: a folder is written whole, to a new path";
@@ -89,27 +89,27 @@ impl OutputFolder {
         temporary.push(format!(".tmp-{}", std::process::id()));
         let temporary = path.with_file_name(temporary);
         fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-        // A process of this number was killed here before: what it left goes.
+        // Removes leftovers of a killed process with the same number.
         if let Err(error) = fs::remove_dir_all(&temporary)
             && error.kind() != ErrorKind::NotFound
         {
             return Err(error);
         }
-        // New, and so never through a link.
+        // Newly created, so never through a link.
         fs::create_dir(&temporary)?;
         Ok(OutputFolder { path: path.to_owned(), temporary })
     }
 
-    /// The directory that the files are to be written to.
+    /// Returns the directory to which files are to be written.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.temporary
     }
 
-    /// Brings all files to the disk and gives the folder its name.
+    /// Syncs all files to disk and renames the folder.
     ///
     /// # Errors
-    /// The system's; something has come there meanwhile.
+    /// The system fails, or the path has been created meanwhile.
     pub fn publish(self) -> Result<()> {
         for entry in fs::read_dir(&self.temporary)? {
             File::open(entry?.path())?.sync_all()?;
@@ -123,12 +123,12 @@ impl OutputFolder {
 
 impl Drop for OutputFolder {
     fn drop(&mut self) {
-        // Once renamed it is gone; an error of the write is the one to report.
+        // After renaming it no longer exists; otherwise, the error of the write is the one to report.
         let _ = fs::remove_dir_all(&self.temporary);
     }
 }
 
-/// Returns whether this user can make `path` or write in it: the nearest directory above it that exists is
+/// Returns whether this user can create `path` or write in it: the nearest existing directory above it is
 /// writable.
 #[must_use]
 pub fn is_writable(path: &Path) -> bool {
@@ -137,26 +137,25 @@ pub fn is_writable(path: &Path) -> bool {
     access(existing, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Makes the name of a file or folder durable.
+/// Syncs the directory of a file or folder, which makes its name durable.
 pub fn sync_parent(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
 }
 
-/// Writes one of the program's own files under a temporary name beside `path`, syncs it to the disk and
-/// renames it, so that `path` has either its previous content or all of `bytes`. A symbolic link at `path` is
-/// replaced, not followed.
+/// Writes one of the program's own files atomically: writes a temporary file beside `path`, syncs it to disk
+/// and renames it. A symbolic link at `path` is replaced, not followed.
 ///
 /// # Errors
-/// The system's; a path that is no regular file.
+/// The system fails, or the path is not a regular file.
 pub fn write_own(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with_mode(path, bytes, MODE)
 }
 
-/// [`write_own`] with the bytes that `write` writes, piece by piece.
+/// Like [`write_own`], for bytes that `write` produces incrementally.
 ///
 /// # Errors
-/// As for [`write_own`]; those of `write`.
+/// As for [`write_own`]; `write` fails.
 pub fn write_own_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     check_replaceable(path, Replace::Anything)?;
     let temporary = Temporary::create(path, MODE)?;
@@ -166,7 +165,7 @@ pub fn write_own_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<
     temporary.rename(path)
 }
 
-/// [`write_own`] with chosen permissions, before the umask.
+/// Like [`write_own`], with these permissions before the umask.
 pub(crate) fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     check_replaceable(path, Replace::Anything)?;
     let mut temporary = Temporary::create(path, mode)?;
@@ -177,7 +176,8 @@ pub(crate) fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()
 /// Opens one of the program's own files with `options`.
 ///
 /// # Errors
-/// The system's; a symbolic link; a path that is no regular file, such as a FIFO, on which it does not wait.
+/// The system fails, or the path is a symbolic link or not a regular file (a FIFO is refused without
+/// waiting).
 pub fn open_own(path: &Path, options: &mut OpenOptions) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
         return Err(link());
@@ -205,8 +205,8 @@ pub fn remove_temporaries(path: &Path) -> Result<()> {
     remove_temporaries_of(directory, |file| file == name)
 }
 
-/// [`remove_temporaries`] of all files in a directory, which need not exist. No other process may be writing
-/// there.
+/// Removes the temporary files of all files in a directory, which need not exist. No other process may be
+/// writing in it.
 pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
     match remove_temporaries_of(directory, |_| true) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -214,7 +214,7 @@ pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
     }
 }
 
-/// Removes the temporary files in a directory of those files whose name `is_meant`.
+/// Removes the temporary files in a directory that belong to files whose name `is_meant` accepts.
 fn remove_temporaries_of(directory: &Path, is_meant: impl Fn(&str) -> bool) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -226,7 +226,8 @@ fn remove_temporaries_of(directory: &Path, is_meant: impl Fn(&str) -> bool) -> R
     Ok(())
 }
 
-/// Returns the name of the file to which the temporary file `name` belongs; `None` if it is none.
+/// Returns the name of the file to which the temporary file `name` belongs; `None` if it is not a temporary
+/// file.
 fn file_of_temporary(name: &str) -> Option<&str> {
     let (file, numbers) = name.strip_prefix('.')?.rsplit_once('.')?;
     let (process, number) = numbers.split_once('-').unwrap_or((numbers, "0"));
@@ -235,10 +236,10 @@ fn file_of_temporary(name: &str) -> Option<&str> {
     (are_numbers && !file.is_empty()).then_some(file)
 }
 
-/// Checks that the file at `path` may be replaced.
+/// Checks that the file at `path` may be replaced, or does not exist.
 ///
 /// # Errors
-/// A file that may not be replaced.
+/// The file may not be replaced.
 fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,
@@ -262,11 +263,11 @@ fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
 fn is_marked(path: &Path, mark: &str) -> Result<bool> {
     let mut first = Vec::new();
     input::open(path)?.take(MARKED_WITHIN).read_to_end(&mut first)?;
-    // An empty file has nothing to lose; mktemp creates one.
+    // An empty file has no content to lose; mktemp creates one.
     Ok(first.is_empty() || first.windows(mark.len()).any(|window| window == mark.as_bytes()))
 }
 
-/// A new file beside another, removed unless it is renamed.
+/// A new file beside another; removed on drop unless renamed.
 #[derive(Debug)]
 struct Temporary {
     file: File,
@@ -275,7 +276,7 @@ struct Temporary {
 
 impl Temporary {
     fn create(beside: &Path, mode: u32) -> Result<Self> {
-        /// Distinguishes the temporary files of one process.
+        /// Distinguishes temporary files of one process.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = beside.file_name().ok_or_else(|| Error::from(ErrorKind::IsADirectory))?;
         let mut temporary = OsString::from(".");
@@ -308,7 +309,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename the file is gone; otherwise the error of the write is the one to report.
+        // After renaming it no longer exists; otherwise, the error of the write is the one to report.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The silence before the first report on files.
+/// Silence before the first report on file work.
 pub const QUIET: Duration = Duration::from_secs(3);
-/// The time between reports on files.
+/// Interval between reports on file work.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The times at which work reports its progress: none for work that is done soon, then one for each interval.
+/// Decides when work reports its progress: never if it finishes soon, else once per interval.
 #[derive(Debug)]
 pub struct Pace {
     interval: Duration,
@@ -17,20 +17,20 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Returns the pace of reading or writing files, which begins now.
+    /// Returns the pace of reading or writing files, starting now.
     #[must_use]
     pub fn of_files() -> Self {
         Pace::new(QUIET, INTERVAL)
     }
 
-    /// Returns the pace of work that begins now and is silent for `quiet`.
+    /// Returns the pace of work that starts now and is silent for `quiet`.
     #[must_use]
     pub fn new(quiet: Duration, interval: Duration) -> Self {
         let began = Instant::now();
         Pace { interval, began, next: Mutex::new(began + quiet) }
     }
 
-    /// Returns whether to report now; then not again for the interval, on any thread.
+    /// Returns whether to report now. If so, it returns false on all threads for the next interval.
     pub fn is_due(&self) -> bool {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -41,7 +41,7 @@ impl Pace {
         is_due
     }
 
-    /// Time since the work began.
+    /// Returns the time since the work began.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()

@@ -9,21 +9,21 @@ use rustix::process::geteuid;
 
 use crate::{input, output};
 
-/// Reads a file of at most `most` bytes that only this user can have written: the file and its directory
-/// belong to the user and are writable by nobody else.
+/// Reads a file of at most `most` bytes. The file and its directory must belong to this user and be writable
+/// by nobody else.
 ///
 /// # Errors
-/// Errors of [`input::read`]; of kind `PermissionDenied`, a file that others could have written.
+/// As for [`input::read`]; of kind `PermissionDenied` if others could have written the file.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     check_directory(path)?;
     check(&fs::symlink_metadata(path)?, "the file")?;
     input::read(path, most)
 }
 
-/// Writes a file whole, in a directory that is created for this user alone if it does not exist.
+/// Writes a file atomically, in a directory that is created for this user alone if it does not exist.
 ///
 /// # Errors
-/// The system's; a directory that others can write to.
+/// The system fails, or others can write to the directory.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -32,10 +32,11 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     output::write_with_mode(path, bytes, 0o600)
 }
 
-/// Makes a directory for this user alone, in one that exists, unless it is there.
+/// Creates a directory for this user alone inside an existing one, unless it exists.
 ///
 /// # Errors
-/// The system's; of kind `PermissionDenied`, one that belongs to another user or that others can write to.
+/// The system fails; of kind `PermissionDenied` if the directory belongs to another user or others can write
+/// to it.
 pub fn make_directory(path: &Path) -> Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -59,7 +60,7 @@ fn check(metadata: &Metadata, what: &str) -> Result<()> {
     if metadata.uid() != geteuid().as_raw() {
         return denied("belongs to another user");
     }
-    // A link's own permissions have no meaning: whoever can write to its directory can replace it.
+    // A link's own permissions are meaningless: anyone who can write to its directory can replace it.
     if !metadata.is_symlink() && metadata.mode() & 0o022 != 0 {
         return denied("can be written by others (chmod go-w)");
     }

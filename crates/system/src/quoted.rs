@@ -1,11 +1,11 @@
-//! Input that a sentence quotes, of which a long one is shortened.
+//! Shortens input that a message quotes.
 
 use std::borrow::Cow;
 
-/// The most characters of input that a sentence quotes.
+/// Maximum number of quoted characters.
 const MOST: usize = 120;
 
-/// Returns `text`, or its start with the number of characters that are left out.
+/// Returns `text`, or its start followed by the number of omitted characters.
 #[must_use]
 pub fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(MOST) {

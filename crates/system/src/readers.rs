@@ -1,7 +1,7 @@
-//! Keys of files that other programs write: those that a reader knows, ignores or refuses.
+//! Keys of files written by other programs: whether a reader knows, ignores or refuses them.
 //!
-//! A reader of such a file lists its keys in a [`Reader`]. The list decides what happens to a key, writes the
-//! sentence of a refusal, and makes the tables of `docs/readers.md`.
+//! The reader of such a file lists its keys in a [`Reader`]. The list determines how each key is treated,
+//! produces the sentence of a refusal, and generates the tables of `docs/readers.md`.
 
 use std::fmt::Write;
 
@@ -9,68 +9,68 @@ use serde_json::{Map, Value};
 
 use crate::quoted::shortened;
 
-/// The keys of a kind of file or object.
+/// The keys of one kind of file or object.
 #[derive(Debug)]
 pub struct Reader {
-    /// The kind, as a heading of the documentation: "A message of a conversation".
+    /// The kind, as a heading in the documentation: "A message of a conversation".
     pub of: &'static str,
     /// The keys, in the order of the documentation.
     pub keys: &'static [FileKey],
-    /// Readers whose keys are listed here too.
+    /// Readers whose keys are also accepted.
     pub shared: &'static [&'static Reader],
-    /// The treatment of keys that are not listed.
+    /// Treatment of unlisted keys.
     pub unlisted: Unlisted,
 }
 
-/// Keys that a reader treats alike.
+/// Keys that a reader treats in the same way.
 #[derive(Debug)]
 pub struct FileKey {
     names: &'static [&'static str],
     treatment: Treatment,
-    /// The meaning of a known key, the reason why one changes nothing, or what to do about a refused one.
+    /// Meaning of a known key, the reason why a key is ignored, or advice about a refused key.
     note: &'static str,
 }
 
-/// The treatment of a listed key.
+/// Treatment of a listed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// A key that is read.
+    /// The key is read.
     Known,
-    /// A key that changes nothing here.
+    /// The key has no effect here.
     Ignored,
-    /// A key that would change the result and is not built. It may be absent, null, or one of these values,
-    /// which are JSON, or in files that are not JSON their text.
+    /// The key would change the result and is not supported. It may be absent, null, or have one of these
+    /// values: JSON, or plain text for files that are not JSON.
     Refused(&'static [&'static str]),
 }
 
-/// The treatment of keys that a reader does not list.
+/// Treatment of unlisted keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlisted {
-    /// Left out, and counted in one line of the log.
+    /// Ignored, and counted in one line of the log.
     Counted,
     /// Refused by name.
     Refused,
-    /// Refused by name, unless the value says that there is nothing: null, false, 0, or an empty text, list
-    /// or object.
+    /// Refused by name, unless the value means "nothing": null, false, 0, or an empty string, list or object.
     RefusedIfSet,
-    /// Another one, which a sentence of the documentation describes.
+    /// Another treatment, described by this sentence in the documentation.
     Other(&'static str),
 }
 
 impl FileKey {
-    /// Keys that are read.
+    /// Returns keys that are read.
     #[must_use]
     pub const fn known(names: &'static [&'static str], meaning: &'static str) -> Self {
         Self { names, treatment: Treatment::Known, note: meaning }
     }
 
-    /// Keys that change nothing, for a reason.
+    /// Returns keys that are ignored, for a reason.
     #[must_use]
     pub const fn ignored(names: &'static [&'static str], reason: &'static str) -> Self {
         Self { names, treatment: Treatment::Ignored, note: reason }
     }
 
-    /// Keys that are refused unless their value is null or among `harmless`; `advice` says what to do.
+    /// Returns keys that are refused unless their value is null or in `harmless`. `advice` tells the user
+    /// what to do.
     #[must_use]
     pub const fn refused(
         names: &'static [&'static str],
@@ -80,19 +80,19 @@ impl FileKey {
         Self { names, treatment: Treatment::Refused(harmless), note: advice }
     }
 
-    /// The names.
+    /// Returns the names of the keys.
     #[must_use]
     pub fn names(&self) -> &'static [&'static str] {
         self.names
     }
 
-    /// The treatment.
+    /// Returns the treatment of the keys.
     #[must_use]
     pub fn treatment(&self) -> Treatment {
         self.treatment
     }
 
-    /// Returns the sentence that refuses `value` of the key `name`; `None` if it is accepted.
+    /// Returns the sentence that refuses `value` for the key `name`; `None` if it is accepted.
     fn refusal(&self, name: &str, value: &Value) -> Option<String> {
         match self.treatment {
             Treatment::Refused(harmless) if !value.is_null() && !is_among(value, harmless) => Some(format!(
@@ -106,17 +106,17 @@ impl FileKey {
 }
 
 impl Reader {
-    /// Returns the listed key of this name.
+    /// Returns the listed key with this name.
     #[must_use]
     pub fn key(&self, name: &str) -> Option<&'static FileKey> {
         let own = self.keys.iter().find(|key| key.names.contains(&name));
         own.or_else(|| self.shared.iter().find_map(|reader| reader.key(name)))
     }
 
-    /// Checks the keys of an object, and returns those that are not listed.
+    /// Checks the keys of an object. Returns the unlisted ones.
     ///
     /// # Errors
-    /// A refused key, in a sentence without its file.
+    /// A key is refused; the error is a sentence without the file's name.
     pub fn check<'a>(&self, object: &'a Map<String, Value>) -> Result<Vec<&'a str>, String> {
         let mut unlisted = Vec::new();
         for (name, value) in object {
@@ -136,7 +136,7 @@ impl Reader {
     /// Checks a key of a file that is not JSON. Returns whether it is listed.
     ///
     /// # Errors
-    /// A refused key, in a sentence without its file.
+    /// The key is refused; the error is a sentence without the file's name.
     pub fn check_text(&self, name: &str, value: &str) -> Result<bool, String> {
         match self.key(name) {
             Some(key) => match key.treatment {
@@ -150,14 +150,14 @@ impl Reader {
         }
     }
 
-    /// The sentence that refuses an unlisted key.
+    /// Returns the sentence that refuses an unlisted key.
     fn unknown(&self, name: &str) -> String {
         let known = self.keys.iter().filter(|key| key.treatment == Treatment::Known);
         let names: Vec<&str> = known.flat_map(|key| key.names).copied().collect();
         format!("\"{}\" is not known; known: {}", shortened(name), names.join(", "))
     }
 
-    /// Returns the section of the documentation: a heading, a table of the keys, and a sentence about others.
+    /// Returns the documentation section: a heading, a table of the keys, and a sentence about unlisted keys.
     #[must_use]
     pub fn section(&self) -> String {
         let mut text = format!("### {}\n\n| key | treatment | |\n| --- | --- | --- |\n", self.of);
@@ -193,7 +193,7 @@ impl Reader {
     }
 }
 
-/// Returns whether a value says that there is something.
+/// Returns whether a value means anything but "nothing".
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -205,7 +205,7 @@ fn is_set(value: &Value) -> bool {
     }
 }
 
-/// Returns whether `value` is one of `texts`, which are JSON; numbers are equal by value.
+/// Returns whether `value` equals one of `texts`, which are JSON; numbers are compared by value.
 fn is_among(value: &Value, texts: &[&str]) -> bool {
     let equals = |text: &&str| match serde_json::from_str::<Value>(text) {
         Ok(Value::Number(number)) => value.as_f64().is_some_and(|value| number.as_f64() == Some(value)),

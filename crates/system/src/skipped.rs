@@ -1,7 +1,7 @@
-//! Tests that are skipped, as a whole or on one device, because this machine lacks something.
+//! Reports tests that are skipped, entirely or on one device, because this machine lacks something.
 //!
-//! A skipped test counts as passed, so each is reported on standard error and, with the environment variable
-//! [`VARIABLE`], appended to a file, which `launch/test` counts.
+//! A skipped test passes, so each is reported on standard error. If the environment variable [`VARIABLE`] is
+//! set, reports are also appended to a file, which `launch/test` counts.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,24 +9,24 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
-/// The environment variable that names the file.
+/// Environment variable with the path of that file.
 pub const VARIABLE: &str = "PLIMSOLL_SKIPPED";
 
-/// Something that a test needs and that a machine may lack.
+/// A requirement of a test that a machine may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need<'a> {
-    /// One GPU or several.
+    /// One or more GPUs.
     Gpu,
-    /// MPI in the build, and its launcher.
+    /// An MPI build and MPI's launcher.
     Mpi,
-    /// A module of Python.
+    /// A Python module.
     Python(&'a str),
-    /// A program, a library or a right.
+    /// A program, a library or a permission.
     Other(&'a str),
 }
 
 impl Need<'_> {
-    /// The group by which `launch/test --need` asks for it.
+    /// Returns the requirement's group, as used by `launch/test --need`.
     fn group(self) -> &'static str {
         match self {
             Need::Gpu => "gpu",
@@ -47,26 +47,26 @@ impl fmt::Display for Need<'_> {
     }
 }
 
-/// Reports that the test on this thread, or a part of it, is skipped. `why`: what was found instead, in
-/// words. A test is reported once for each need.
+/// Reports that the test on this thread, or a part of it, is skipped. `why` describes what was found instead.
+/// A test is reported once per requirement.
 pub fn report(need: Need<'_>, why: &str) {
     static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let line = line(need, &test());
     if !REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
         return;
     }
-    // Not through `eprintln`, whose output the test runner keeps for failures.
+    // Not with `eprintln`, whose output the test runner keeps for failures.
     let _ = writeln!(std::io::stderr(), "skipped: {} needs {need}: {why}", test());
     let Some(path) = std::env::var_os(VARIABLE) else { return };
     let opened = OpenOptions::new().append(true).create(true).open(path);
-    // One write, since other tests append at the same time. A lost line is a test that is counted as run, so
-    // the failure is reported.
+    // A single write, because other tests append at the same time. A lost line makes a skipped test look run,
+    // so a failure is reported.
     if let Err(error) = opened.and_then(|mut file| file.write_all(line.as_bytes())) {
         let _ = writeln!(std::io::stderr(), "skipped: {VARIABLE}: {error}");
     }
 }
 
-/// The test on this thread, with its program.
+/// Returns the name of the test on this thread, with its program.
 fn test() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let program = program.file_stem().unwrap_or_default().to_string_lossy();
@@ -76,7 +76,7 @@ fn test() -> String {
     format!("{program}::{}", thread.name().unwrap_or("main"))
 }
 
-/// A line of the file: the group, the need and the test.
+/// Returns a line of the file: the group, the requirement and the test.
 fn line(need: Need<'_>, test: &str) -> String {
     format!("{}\t{need}\t{test}\n", need.group())
 }

@@ -1,13 +1,13 @@
-//! Files that stand in for others: a pointer of git-lfs, or a web page that was saved under the file's name.
+//! Recognises files that stand in for others: git-lfs pointers, or web pages saved under the file's name.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The most bytes of a pointer, by the specification of git-lfs.
+/// Maximum size of a pointer in bytes, according to git-lfs's specification.
 const MOST_POINTER: u64 = 1024;
-/// Bytes from which a stand-in is recognised.
+/// Number of bytes from which a stand-in is recognised.
 const FIRST: usize = 64;
-/// The beginnings of pointers: of git-lfs, of its first version, of Xet and of git-annex.
+/// First bytes of pointers, with a sentence: git-lfs, its first version, Xet and git-annex.
 const POINTERS: [(&str, &str); 4] = [
     ("version https://git-lfs.github.com/spec/", GIT_LFS),
     ("version https://hawser.github.com/spec/", GIT_LFS),
@@ -18,10 +18,10 @@ const POINTERS: [(&str, &str); 4] = [
     ),
 ];
 const GIT_LFS: &str = "it is a pointer of git-lfs, not the file itself: `git lfs pull` fetches the file";
-/// The beginnings of web pages, in lower case.
+/// First bytes of web pages, in lower case.
 const PAGES: [&str; 2] = ["<!doctype html", "<html"];
 
-/// Returns the sentence about a file that is a pointer to its contents; `None` for others.
+/// Returns the sentence for a file that is only a pointer to its contents; `None` for others.
 #[must_use]
 pub fn pointer(file: &File) -> Option<&'static str> {
     let is_short = file.metadata().is_ok_and(|metadata| metadata.len() < MOST_POINTER);
@@ -30,8 +30,8 @@ pub fn pointer(file: &File) -> Option<&'static str> {
     POINTERS.iter().find(|(start, _)| first[..read].starts_with(start.as_bytes())).map(|(_, text)| *text)
 }
 
-/// Returns the sentence about the first bytes of a web page, for readers of files that are never one; `None`
-/// for others.
+/// Returns the sentence for bytes that begin a web page; `None` for others. For readers of formats that are
+/// never web pages.
 #[must_use]
 pub fn page(bytes: &[u8]) -> Option<&'static str> {
     let first = bytes.trim_ascii_start();

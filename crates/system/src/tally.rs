@@ -1,4 +1,4 @@
-//! Counts of what is left out, by name, for one line of the log.
+//! Counts skipped items by name, for one line of the log.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::numbers::grouped;
 use crate::quoted::shortened;
 
-/// The most names that are kept, and that a line shows.
+/// Maximum number of names that are counted, and that are shown.
 const MOST_KEPT: usize = 1000;
 const MOST_SHOWN: usize = 8;
 
@@ -14,12 +14,12 @@ const MOST_SHOWN: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     counts: BTreeMap<String, u64>,
-    /// The count of names beyond the most that are kept.
+    /// Count of all names beyond the maximum.
     others: u64,
 }
 
 impl Tally {
-    /// Counts one of a name.
+    /// Counts one occurrence of a name.
     pub fn add(&mut self, name: &str) {
         if let Some(count) = self.counts.get_mut(name) {
             *count += 1;
@@ -30,13 +30,13 @@ impl Tally {
         }
     }
 
-    /// Counts one of each name.
+    /// Counts one occurrence of each name.
     pub fn add_all<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
         names.into_iter().for_each(|name| self.add(name));
     }
 
-    /// Returns the names with their counts, as in "a (2), b (1)", the most frequent first and the rest
-    /// together; `None` if nothing was counted.
+    /// Lists names with their counts, as in "a (2), b (1)", the most frequent first, and combines infrequent
+    /// ones; `None` if nothing was counted.
     #[must_use]
     pub fn list(&self) -> Option<String> {
         let mut all: Vec<_> = self.counts.iter().collect();

@@ -3,21 +3,21 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Result, Write};
 
-/// Writes `text` to standard output at once, with control characters made visible if that is a terminal.
+/// Writes `text` to standard output and flushes it. On a terminal, control characters are made visible.
 ///
 /// # Errors
-/// Standard output cannot be written. A reader that has closed its end gives an error of kind `BrokenPipe`.
+/// Standard output cannot be written. A closed reader gives an error of kind `BrokenPipe`.
 pub fn print(text: &str) -> Result<()> {
     let shown = if std::io::stdout().is_terminal() { visible(text) } else { Cow::Borrowed(text) };
     write(&shown)
 }
 
-/// [`print()`], without an error if the reader has closed its end.
+/// Like [`print()`], but a closed reader is not an error.
 pub fn print_to_reader(text: &str) -> Result<()> {
     readers(print(text))
 }
 
-/// [`print_to_reader`] for the program's own text, whose control characters are colours.
+/// Like [`print_to_reader`], for the program's own text, which may contain colour codes.
 pub fn print_as_is(text: &str) -> Result<()> {
     readers(write(text))
 }
@@ -41,8 +41,8 @@ pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("{}\n", visible(line)).as_bytes());
 }
 
-/// Returns `text` with every control character but tab and line feed replaced by a visible one, and with the
-/// invisible characters that change the order of text spelled out.
+/// Replaces every control character except tab and line feed by a visible one, and spells out invisible
+/// characters that change the direction of text.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
@@ -51,7 +51,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         match character {
-            // Unicode has a symbol for each.
+            // Unicode has a symbol for each of them.
             '\0'..='\x1f' if is_hidden(character) => {
                 shown.extend(char::from_u32(0x2400 + u32::from(character)));
             }

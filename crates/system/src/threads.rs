@@ -1,4 +1,4 @@
-//! Threads: the number that compute, and starting them.
+//! Starts threads, and determines the number of compute threads.
 
 use std::io::Result;
 use std::sync::OnceLock;
@@ -6,28 +6,28 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 /// Environment variable with the number of compute threads.
 pub const VARIABLE: &str = "RAYON_NUM_THREADS";
-/// Most ranks as threads of one process: their queues grow with the square.
+/// Maximum number of ranks as threads of one process; their queues grow quadratically.
 const MOST_RANKS: usize = 256;
-/// Bytes of each thread's stack, of which the system allocates only the used pages; the environment cannot
-/// reduce it.
+/// Size of each thread's stack in bytes. The system allocates only the pages used, and environment variables
+/// cannot reduce it.
 pub const STACK_BYTES: usize = 8 << 20;
 
-/// Number of processors available to this process.
+/// Returns the number of processors available to this process.
 #[must_use]
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Number of compute threads of a process that is alone on its host.
+/// Returns the number of compute threads of a process that is alone on its host.
 #[must_use]
 pub fn computing() -> usize {
     number(std::env::var(VARIABLE).ok().as_deref(), processors(), 1).0
 }
 
-/// Starts the compute threads, once per process: as many as [`VARIABLE`] says, at most the processors, or the
-/// processors' share of each of `processes` on this host. Their number affects no result.
+/// Starts the compute threads, once per process. Their number is [`VARIABLE`], limited to the processors, or
+/// by default the processors divided by the `processes` on this host. It affects no result.
 ///
-/// Returns a warning if the variable's value was not used. Errors, in a sentence: the system refuses.
+/// Returns a warning if the variable's value was not used, and an error sentence if the system refuses.
 pub fn start_computing(processes: usize) -> std::result::Result<Option<String>, String> {
     static STARTED: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
     STARTED.get_or_init(|| start(processes)).clone()
@@ -40,7 +40,7 @@ fn start(processes: usize) -> std::result::Result<Option<String>, String> {
         .num_threads(threads)
         .stack_size(STACK_BYTES)
         .thread_name(|index| format!("compute-{index}"));
-    // The error that a pool exists already is ignored: a program that contains this one may have its own.
+    // An already existing pool is not an error: a program that embeds this one may have its own.
     match pool.build_global() {
         Err(error) if rayon_failed(&error) => Err(format!(
             "{threads} threads cannot be started: {error}; a limit of processes (ulimit -u) or memory is too low"
@@ -53,7 +53,8 @@ fn rayon_failed(error: &rayon::ThreadPoolBuildError) -> bool {
     std::error::Error::source(error).is_some()
 }
 
-/// The number of threads to start, and a warning if `value` is no number or above the processors.
+/// Returns the number of threads to start, and a warning if `value` is not a number or exceeds the
+/// processors.
 fn number(value: Option<&str>, processors: usize, processes: usize) -> (usize, Option<String>) {
     let share = (processors / processes.max(1)).max(1);
     match value.map(|value| (value, value.trim().parse::<usize>())) {
@@ -70,7 +71,7 @@ fn number(value: Option<&str>, processors: usize, processes: usize) -> (usize, O
     }
 }
 
-/// Checks the number of ranks as threads of one process. Errors, in a sentence: too many.
+/// Checks the number of ranks as threads of one process. The error is a sentence that there are too many.
 pub fn check_ranks(ranks: usize) -> std::result::Result<(), String> {
     if ranks <= MOST_RANKS {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Files of every kind everywhere: reads are bounded, writes whole, and files of others are kept.
+//! Tests that reads are bounded, writes are atomic, and foreign files are kept, for all kinds of files.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::fs::{self, OpenOptions};
@@ -15,7 +15,7 @@ use system::lines::{Line, Lines};
 use system::output::{OutputFile, Replace, open_own, remove_all_temporaries, remove_temporaries, write_own};
 use system::terminal::visible;
 
-/// A directory with one path of each irregular kind, and the words of its refusal.
+/// Returns a directory with one path of each irregular kind, and the text of its refusal.
 fn irregular() -> (tempfile::TempDir, Vec<(PathBuf, &'static str)>) {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -59,7 +59,7 @@ fn only_regular_files_within_the_bound_are_read() {
     assert_eq!(input::read(&directory.path().join("none"), 9).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A file's size is compared before it is read: of this one, memory would not hold a hundredth.
+/// Checks that a file's size is compared before reading: this one exceeds memory a hundredfold.
 #[test]
 fn a_file_beyond_the_bound_is_not_read() {
     let directory = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ fn a_file_beyond_the_bound_is_not_read() {
     fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
     let error = input::read(&path, 1 << 41).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FileTooLarge, "{error}");
-    // The system's own files have no size.
+    // System files have size 0.
     assert!(!input::read(Path::new("/proc/self/status"), 1 << 20).unwrap().is_empty());
 }
 
@@ -75,7 +75,7 @@ fn a_file_beyond_the_bound_is_not_read() {
 fn lines_are_read_one_by_one_within_the_bound() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lines");
-    // The lines of at most 3 bytes before the end or the first longer one, which is named.
+    // Lines of at most 3 bytes before the end or the first longer line, whose number is reported.
     for (text, lines, too_long) in [
         (&b""[..], &[][..], None),
         (b"a\n\nbcd\n", &[(&b"a"[..], 0..2, true), (b"", 2..3, true), (b"bcd", 3..7, true)], None),
@@ -113,7 +113,7 @@ fn packed_data_is_unpacked_up_to_the_bound() {
     assert_eq!(error.kind(), ErrorKind::FileTooLarge);
     assert_eq!(input::unpack(&bomb, 10 << 20).unwrap().len(), 10 << 20);
     assert_eq!(*input::unpack(b"plain", 1).unwrap(), *b"plain");
-    // All members of the file count.
+    // All members of the file are unpacked.
     assert!(input::unpack(&[packed(&[1; 60]), packed(&[2; 60])].concat(), 100).is_err());
 }
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use collective::CollectiveError;
 use system::file_error::{FileContext, FileError};
 
-/// Result of a call of this crate.
+/// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, TelemetryError>;
 
-/// A failed call of this crate.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum TelemetryError {
@@ -19,7 +19,7 @@ pub enum TelemetryError {
     Decode { rank: usize, reason: String },
     #[error("the statistics of rank {rank} cannot be sent: {reason}")]
     Encode { rank: usize, reason: String },
-    /// A file cannot be read, or is damaged.
+    /// A file cannot be read or is damaged.
     #[error(transparent)]
     Unreadable(FileError),
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub enum TelemetryError {
     SecondLog,
 }
 
-/// Names the file that could not be read.
+/// Turns an error of reading a file into [`TelemetryError::Unreadable`], with the file's path.
 pub(crate) trait Unreadable<T> {
     fn unreadable(self, path: &Path) -> Result<T>;
 }
@@ -55,7 +55,7 @@ impl<T, E: Into<std::io::Error>> Unreadable<T> for std::result::Result<T, E> {
 }
 
 impl TelemetryError {
-    /// Returns whether the input is wrong: a file or the environment.
+    /// Returns whether the user's input is at fault: a file or an environment variable.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         match self {

@@ -1,12 +1,12 @@
-//! The loads of experts in a step: part of `metrics.jsonl`, of TensorBoard's scalars and of the report.
+//! Tokens that each expert computes in a step: in `metrics.jsonl`, TensorBoard and the report.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Key of the loads in a line of `metrics.jsonl`: an object with the loads of each layer by its number.
+/// Key in a line of `metrics.jsonl`; the value is an object from layer number to token counts.
 pub const EXPERT_LOADS: &str = "expert_loads";
 
-/// The loads of the experts of one layer in a step.
+/// The loads of one layer's experts in one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertLoads {
     /// Number of the layer.
@@ -16,28 +16,28 @@ pub struct ExpertLoads {
 }
 
 impl ExpertLoads {
-    /// The largest load as a multiple of the mean: 1 if all are equal. 0 without tokens.
+    /// Returns the largest load divided by the mean load: 1 if all are equal, 0 without tokens.
     #[must_use]
     pub fn imbalance(&self) -> f64 {
         let most = self.tokens.iter().copied().max().unwrap_or(0);
         self.of_mean(most)
     }
 
-    /// A load as a multiple of the mean.
+    /// Returns `tokens` divided by the layer's mean load; 0 without tokens.
     #[must_use]
     pub fn of_mean(&self, tokens: u32) -> f64 {
         let sum: u64 = self.tokens.iter().copied().map(u64::from).sum();
         if sum == 0 { 0.0 } else { f64::from(tokens) * self.tokens.len() as f64 / sum as f64 }
     }
 
-    /// Returns the loads of layers as the value of [`EXPERT_LOADS`].
+    /// Returns the loads of all layers as the value of [`EXPERT_LOADS`].
     #[must_use]
     pub fn to_json(loads: &[ExpertLoads]) -> Value {
         let entry = |loads: &ExpertLoads| (loads.layer.to_string(), loads.tokens.clone().into());
         Value::Object(loads.iter().map(entry).collect::<Map<_, _>>())
     }
 
-    /// Returns the loads of layers in a line of `metrics.jsonl`, by layer; none if it has no such value.
+    /// Parses the value of [`EXPERT_LOADS`], sorted by layer; skips entries that do not parse.
     #[must_use]
     pub fn of_json(value: &Value) -> Vec<ExpertLoads> {
         let of_layer = |(layer, tokens): (&String, &Value)| {
@@ -56,11 +56,11 @@ mod tests {
 
     #[test]
     fn loads_pass_through_json_and_compare_with_their_mean() {
-        let of = |layer, tokens: &[u32]| ExpertLoads { layer, tokens: tokens.to_vec() };
-        let loads = [of(2, &[1, 3, 0, 0]), of(10, &[5, 5])];
+        let loads_in = |layer, tokens: &[u32]| ExpertLoads { layer, tokens: tokens.to_vec() };
+        let loads = [loads_in(2, &[1, 3, 0, 0]), loads_in(10, &[5, 5])];
         assert_eq!(ExpertLoads::of_json(&ExpertLoads::to_json(&loads)), loads);
         assert_eq!((loads[0].imbalance(), loads[1].imbalance()), (3.0, 1.0));
-        assert_eq!((loads[0].of_mean(1), of(0, &[0, 0]).imbalance()), (1.0, 0.0));
+        assert_eq!((loads[0].of_mean(1), loads_in(0, &[0, 0]).imbalance()), (1.0, 0.0));
         assert_eq!(ExpertLoads::of_json(&Value::Null), []);
     }
 }

@@ -1,5 +1,5 @@
-//! The load of a GPU, as NVIDIA's management library (NVML) reports it. The library is opened at run time; a
-//! host without it has no figures.
+//! Load of a GPU from NVIDIA's management library (NVML), opened at run time. Hosts without the library have
+//! no readings.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use system::threads;
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The load of a GPU. Figures that the GPU does not report are `None`.
+/// The load of a GPU. Values that the GPU does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLoad {
     /// Percentage of the last sampling period in which a kernel ran.
@@ -34,7 +34,7 @@ pub struct GpuLoad {
     pub throttled: Vec<String>,
 }
 
-/// Reasons for reduced clocks that are reported. An idle GPU and clocks that a user has set are none.
+/// Reasons for reduced clocks that are reported. Idle GPUs and clocks set by a user are left out.
 const REASONS: [(ThrottleReasons, &str); 5] = [
     (ThrottleReasons::SW_POWER_CAP, "power cap"),
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power brake"),
@@ -60,7 +60,7 @@ impl GpuLoad {
     }
 }
 
-/// The counter of the energy that a GPU has used.
+/// Reads the energy that a GPU has used.
 #[derive(Debug)]
 pub struct EnergyCounter {
     nvml: Nvml,
@@ -68,13 +68,13 @@ pub struct EnergyCounter {
 }
 
 impl EnergyCounter {
-    /// Opens the counter of the GPU with this identifier; `None` without the library.
+    /// Opens the counter of the GPU with this UUID; `None` without NVML.
     #[must_use]
     pub fn open(uuid: &str) -> Option<Self> {
         Nvml::init().ok().map(|nvml| EnergyCounter { nvml, uuid: uuid.to_owned() })
     }
 
-    /// Returns the joules since the driver was loaded; `None` if the GPU does not count them.
+    /// Returns the joules used since the driver was loaded; `None` if the GPU does not count them.
     #[must_use]
     pub fn joules(&self) -> Option<f64> {
         let gpu = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
@@ -82,8 +82,8 @@ impl EnergyCounter {
     }
 }
 
-/// Reads the load of a GPU every second, on a thread of its own, so that no step waits for the library.
-/// Dropping it ends the thread.
+/// Reads the load of a GPU every second on its own thread, so that no step waits for NVML. Dropping it ends
+/// the thread.
 #[derive(Debug)]
 pub struct GpuMonitor {
     latest: Arc<Mutex<Option<GpuLoad>>>,
@@ -92,15 +92,15 @@ pub struct GpuMonitor {
 }
 
 impl GpuMonitor {
-    /// Starts to read the GPU with this identifier, such as `GPU-8f6c…`. Without the library or the GPU there
-    /// are no readings. `None` if there is no thread.
+    /// Starts reading the GPU with this UUID, such as `GPU-8f6c…`. There are no readings without NVML or the
+    /// GPU; returns `None` if no thread can be started.
     pub fn start(uuid: &str) -> Option<Self> {
         let uuid = uuid.to_owned();
         let latest = Arc::new(Mutex::new(None));
         let (stop, stopped) = channel::<()>();
         let shared = Arc::clone(&latest);
         let read = move || {
-            // Opening the library takes a good part of a second, for which no start waits.
+            // Opening the library takes most of a second; start-up does not wait for it.
             let Ok(nvml) = Nvml::init() else { return };
             let Ok(gpu) = nvml.device_by_uuid(uuid.as_str()) else { return };
             loop {

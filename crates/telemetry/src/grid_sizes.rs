@@ -1,12 +1,12 @@
-//! Sizes of the grid of ranks, as files hold them.
+//! Sizes of the grid of ranks, as stored in files.
 
 use std::fmt;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Numbers of ranks by the name of the axis, the slowest varying axis first. In files it is an object, such
-/// as `{"data": 2, "pipeline": 4}`.
+/// Number of ranks along each axis, the slowest-varying axis first. Serialized as an object, such as
+/// `{"data": 2, "pipeline": 4}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GridSizes(Vec<(String, usize)>);
 
@@ -16,7 +16,7 @@ impl<N: Into<String>> FromIterator<(N, usize)> for GridSizes {
     }
 }
 
-/// Sizes in the order of the axes, as in `2 × 4`.
+/// Formats the sizes in the order of the axes, as in `2 × 4`.
 impl fmt::Display for GridSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes: Vec<_> = self.0.iter().map(|(_, size)| size.to_string()).collect();
@@ -36,7 +36,7 @@ impl<'de> Deserialize<'de> for GridSizes {
     }
 }
 
-/// Reads the entries in the order of the file.
+/// Deserializes the entries in the order of the file.
 struct Axes;
 
 impl<'de> Visitor<'de> for Axes {

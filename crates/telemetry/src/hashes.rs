@@ -1,4 +1,4 @@
-//! Hashes of a step's arrays: `hashes.jsonl`, and the first array in which two runs differ.
+//! Hashes of a step's arrays (`hashes.jsonl`), and the first array that differs between two runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::lines_of_steps::MOST_LINE;
 /// Name of the file in a run directory.
 pub const FILE: &str = "hashes.jsonl";
 
-/// The parts of a step whose arrays are hashed, in the order in which they are computed.
+/// Kinds of hashed arrays, in the order in which a step computes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Section {
@@ -32,10 +32,10 @@ pub enum Section {
     Gradients,
 }
 
-/// The hash of one array of a step. It depends on neither grid nor shards.
+/// The hash of one array of a step, independent of the grid and of sharding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashedArray {
-    /// Part of the step.
+    /// Kind of the array.
     pub section: Section,
     /// Number of the micro-batch in the run, for activations and their gradients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct HashedArray {
     pub hash: String,
 }
 
-/// The hashes of a step, in the order in which its arrays are computed on one rank: a line of the file.
+/// The hashes of a step, in the order in which one rank computes the arrays: a line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashedStep {
     /// The step, from 1.
@@ -89,9 +89,9 @@ pub struct Parting {
     pub array: HashedArray,
     /// Whether only one of the runs has the array.
     pub only_in_one: bool,
-    /// The last hashed step before, which is equal in both.
+    /// The last hashed step before this one; equal in both runs.
     pub last_equal: Option<u64>,
-    /// Number of arrays of the step that differ, and of all.
+    /// Numbers of differing arrays and of all arrays in the step.
     pub counts: (usize, usize),
 }
 
@@ -118,7 +118,7 @@ pub struct HashComparison {
     pub steps: usize,
     /// Number of arrays that both runs have.
     pub arrays: usize,
-    /// Number of operators' results that one run has, because it fuses others, as where a pipeline is cut.
+    /// Number of operator results that only one run has, because the runs fuse operators differently.
     pub unmatched: usize,
     /// The first difference.
     pub parting: Option<Parting>,
@@ -141,7 +141,7 @@ pub fn compare(first: &[HashedStep], second: &[HashedStep]) -> HashComparison {
 }
 
 impl HashComparison {
-    /// Adds a step. Returns its first difference.
+    /// Compares the arrays of one step. Returns the first difference.
     fn add(&mut self, one: &HashedStep, other: &HashedStep, last_equal: Option<u64>) -> Option<Parting> {
         let theirs: BTreeMap<_, _> = keys(&other.arrays).zip(&other.arrays).collect();
         let (mut differing, mut matched): (Vec<(&HashedArray, bool)>, _) = (Vec::new(), 0);
@@ -171,8 +171,9 @@ impl HashComparison {
     }
 }
 
-/// Identity of an array in a step: its names, the module of the array before it, and its number among equals.
-/// The module before tells sums apart that the residual stream makes wherever a pipeline is cut.
+/// Identity of an array within a step: section, micro-batch, names, the module of the array before it, and an
+/// index among equal keys. The module before distinguishes the sums that the residual stream makes at each
+/// cut of a pipeline.
 type Key<'a> = (Section, Option<u64>, [&'a str; 4], usize);
 
 fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
@@ -190,11 +191,11 @@ fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
     })
 }
 
-/// Reads a file of hashes; none if there is no such file. `has_ended`: whether the run has ended, so that the
-/// last line is complete too; a killed run may leave the beginning of one.
+/// Reads a file of hashes; empty if there is no such file. `has_ended` is whether the run has ended: then an
+/// incomplete last line is an error, while a killed run may leave one.
 ///
 /// # Errors
-/// The file cannot be read; a line is damaged, by its number.
+/// The file cannot be read, or a line is damaged; the error names its number.
 pub fn read(path: &Path, has_ended: bool) -> Result<Vec<HashedStep>> {
     let mut lines = match Lines::open(path, MOST_LINE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,6 +1,7 @@
-//! Reports about a run: statistics by rank, tables, logs, progress, pages, and the files of its directory.
+//! Reports about a run: per-rank statistics, tables, logs, progress, HTML pages, and files of the run
+//! directory.
 //!
-//! **A statistic is a variant of one enumeration**, [`Statistic`], whose documentation says what it counts
+//! **Every statistic is a variant of one enumeration**, [`Statistic`], documented there with what it counts
 //! and excludes. Messages between ranks, tables and files iterate over the enumeration, so a new statistic is
 //! one variant and one expression for its value.
 //!

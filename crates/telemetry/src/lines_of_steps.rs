@@ -1,4 +1,4 @@
-//! The lines of a file with a line for each step, as a resumed run finds and keeps them.
+//! Files with one line per step: which lines a resumed run keeps.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
@@ -12,13 +12,13 @@ use system::output;
 
 use crate::error::{Result, Unreadable};
 
-/// Most bytes of a line: the hashes of a step of a large model have some megabytes.
+/// Maximum bytes of a line. The hashes of one step of a large model take some megabytes.
 pub(crate) const MOST_LINE: u64 = 256 << 20;
 
-/// Checks that a file, if it exists, has no line of more bytes than are read.
+/// Checks that no line of a file is longer than the maximum. A missing file passes.
 ///
 /// # Errors
-/// A line that is too long, by its number; a file that cannot be read.
+/// A line is too long (the error names its number), or the file cannot be read.
 pub fn check(path: &Path) -> Result<()> {
     let mut lines = match Lines::open(path, MOST_LINE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -28,14 +28,14 @@ pub fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The use of a line in a resumed run.
+/// The fate of a line when a run resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// A line of a step that was done before.
+    /// The line of a completed step.
     Kept,
-    /// A line that is not one of a step, or whose step contradicts its neighbours.
+    /// A line without a step number, or whose number is out of order.
     Damaged,
-    /// The line of a step that the resumed run repeats, or the incomplete line of a killed run.
+    /// The line of a step that the resumed run repeats, or the incomplete last line of a killed run.
     Dropped,
 }
 
@@ -44,7 +44,7 @@ struct StepLine {
     text: Vec<u8>,
     range: Range<u64>,
     is_complete: bool,
-    /// `None` if it is not the line of a step.
+    /// Number of the step; `None` if the line does not parse.
     step: Option<u64>,
 }
 
@@ -62,7 +62,8 @@ impl StepLine {
         }
     }
 
-    /// Returns its use where the last kept line is of step `last`, and the step of the next line is `next`.
+    /// Returns the line's fate when resuming after `step`, if the last kept line is of step `last` and the
+    /// next line of step `next`.
     fn used(&self, step: u64, last: u64, next: Option<u64>) -> Use {
         let fits = |own: &u64| *own > last && next.is_none_or(|next| next <= last || next > *own);
         match self.step.filter(fits) {
@@ -74,7 +75,7 @@ impl StepLine {
     }
 }
 
-/// Passes every line of a file with its use to `take`, for a run that goes on after `step` steps.
+/// Calls `take` with every line of a file and its fate, for a run that resumes after `step` steps.
 fn sort(path: &Path, step: u64, mut take: impl FnMut(&StepLine, Use) -> io::Result<()>) -> io::Result<()> {
     let mut lines = Lines::open(path, MOST_LINE)?;
     let mut last = 0;
@@ -95,11 +96,11 @@ fn sort(path: &Path, step: u64, mut take: impl FnMut(&StepLine, Use) -> io::Resu
     }
 }
 
-/// Moves the damaged lines of a file to a separate one, for a run that goes on after `step` steps. Returns
-/// the length of the lines that are to stay.
+/// Moves the damaged lines of a file to a separate one, for a run that resumes after `step` steps. Returns
+/// the length of the kept lines in bytes.
 ///
 /// # Errors
-/// A file that cannot be read or written; a line that is too long.
+/// The file cannot be read or written, or a line is too long.
 pub(crate) fn keep_until(path: &Path, step: u64) -> Result<u64> {
     let (mut end, mut kept, mut damaged) = (0, 0, 0_u64);
     let count = |line: &StepLine, used: Use| {

@@ -1,8 +1,8 @@
 //! Logs with rank and step, written to standard error and to one file per rank in the run directory.
 //!
-//! Rank and step are fields of spans: a worker enters [`rank_span`] once and [`step_span`] for each step, and
-//! every event inside, from any crate, is logged with them. A process that is one rank of a job sets its rank
-//! for events outside these spans ([`Log::set_rank`]).
+//! Rank and step are fields of spans. A worker enters [`rank_span`] once and [`step_span`] for each step;
+//! events inside, from any crate, are logged with both. A process that is one rank of a job sets the rank of
+//! events outside these spans with [`Log::set_rank`].
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -41,8 +41,8 @@ pub fn step_span(step: u64) -> Span {
 
 /// The log of a process. Clones share it.
 ///
-/// Standard error gets the lines of rank 0, lines without a rank, and warnings and errors of other ranks. The
-/// file of a rank gets all its lines.
+/// Standard error gets the lines of rank 0, lines without a rank, and warnings and errors of other ranks.
+/// Each rank's file gets all of the rank's lines.
 #[derive(Clone, Debug)]
 pub struct Log(Arc<State>);
 
@@ -53,7 +53,7 @@ struct State {
     sinks: Mutex<Sinks>,
 }
 
-/// Where lines go in addition to standard error.
+/// Destinations of lines besides standard error.
 #[derive(Debug, Default)]
 struct Sinks {
     /// Rank of events outside a rank's span.
@@ -61,7 +61,7 @@ struct Sinks {
     files: Option<LogFiles>,
 }
 
-/// Longest time that the end of a run waits for the disk of its log.
+/// Maximum time to wait for the log's disk when a run ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Log {
@@ -75,22 +75,22 @@ impl Log {
         Log(Arc::new(State { began: Instant::now(), terminal: false, sinks: Mutex::default() }))
     }
 
-    /// Makes this the log of the process, filtered by [`VARIABLE`]; by default, level `info`.
+    /// Makes this the log of the process. [`VARIABLE`] sets the filter; the default is level `info`.
     ///
     /// # Errors
-    /// An invalid filter; the process already has a log.
+    /// The filter is invalid, or the process already has a log.
     pub fn install(&self) -> Result<()> {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         let subscriber = self.subscriber(&text)?;
         subscriber.try_init().map_err(|_| TelemetryError::SecondLog)
     }
 
-    /// Checks the filter of [`VARIABLE`].
+    /// Checks that the value of [`VARIABLE`] is a valid filter.
     pub fn check_variable() -> Result<()> {
         Self::files_only().subscriber(&std::env::var(VARIABLE).unwrap_or_default()).map(drop)
     }
 
-    /// Returns the log as a subscriber with `filter`; an empty filter is `info`.
+    /// Returns a subscriber that writes to this log. An empty `filter` means `info`.
     pub fn subscriber(&self, filter: &str) -> Result<impl Subscriber + Send + Sync + use<>> {
         let wanted = if filter.is_empty() { "info" } else { filter };
         let refused =
@@ -109,7 +109,7 @@ impl Log {
         self.sinks().rank = Some(rank);
     }
 
-    /// Starts writing the lines of each rank to `directory/rank-N.log`.
+    /// Starts writing each rank's lines to `directory/rank-N.log`.
     pub fn set_directory(&self, directory: &Path) -> Result<()> {
         std::fs::create_dir_all(directory).context(directory, "create the directory")?;
         let files = LogFiles::start(directory.to_owned());
@@ -117,10 +117,10 @@ impl Log {
         Ok(())
     }
 
-    /// Waits until the files have all lines so far; not for ever, where a disk does not answer.
+    /// Waits until the files have all lines so far, up to a time limit.
     pub fn flush(&self) {
         let written = self.sinks().files.as_ref().map(LogFiles::flush);
-        // A line that is late is lost with the process; that changes no result.
+        // Lines that are late are lost with the process; no result changes.
         let _ = written.map(|written| written.recv_timeout(PATIENCE));
     }
 
@@ -152,7 +152,7 @@ impl Default for Log {
     }
 }
 
-/// Rank and step of an event.
+/// Rank and step of a log event.
 #[derive(Clone, Copy, Debug, Default)]
 struct Origin {
     rank: Option<usize>,
@@ -188,7 +188,7 @@ impl Visit for Origin {
     fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
 }
 
-/// Text of an event: the message, then the other fields.
+/// Formatted event: the message, then the other fields.
 #[derive(Default)]
 struct Text(String);
 

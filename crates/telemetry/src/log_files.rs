@@ -1,4 +1,4 @@
-//! The files of a log, written on a thread of their own: no step waits for a disk.
+//! Log files, written on their own thread so that no step waits for a disk.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -11,10 +11,10 @@ use system::{output, threads};
 
 use crate::progress::write_beside_bars;
 
-/// A file for each rank in a directory. Dropping this waits until all lines are written.
+/// Writes one file per rank in a directory. Dropping it waits until all lines are written.
 #[derive(Debug)]
 pub(crate) struct LogFiles {
-    /// `None` once it is dropped.
+    /// Requests to the thread; `None` during drop.
     requests: Option<Sender<Request>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct LogFiles {
 #[derive(Debug)]
 enum Request {
     Line(usize, String),
-    /// Answers once all lines before are written.
+    /// Answers once all earlier lines are written.
     Flush(SyncSender<()>),
 }
 
@@ -30,19 +30,19 @@ impl LogFiles {
     /// Starts the thread that writes the files in `directory`.
     ///
     /// # Errors
-    /// The system allows no thread.
+    /// The system cannot start a thread.
     pub(crate) fn start(directory: PathBuf) -> Result<Self> {
         let (requests, received) = channel();
         let thread = threads::spawn("log", move || serve(&directory, &received))?;
         Ok(LogFiles { requests: Some(requests), thread: Some(thread) })
     }
 
-    /// Passes a line of a rank to the thread.
+    /// Passes a rank's line to the thread.
     pub(crate) fn write(&self, rank: usize, line: String) {
         self.send(Request::Line(rank, line));
     }
 
-    /// Returns a value that is received once all lines so far are written.
+    /// Returns a receiver that gets a message once all lines so far are written.
     pub(crate) fn flush(&self) -> Receiver<()> {
         let (answer, answered) = sync_channel(1);
         self.send(Request::Flush(answer));

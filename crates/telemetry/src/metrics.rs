@@ -17,25 +17,24 @@ pub use crate::lines_of_steps::check;
 use crate::rank_step::RankStep;
 use crate::run_files::to_json;
 
-/// A request to the writing thread.
+/// A request to the writer thread.
 enum Request {
     Line(Vec<u8>),
-    /// Syncs all earlier lines to the disk, and answers.
+    /// Syncs all earlier lines to disk, then answers.
     Sync(SyncSender<io::Result<()>>),
     End,
 }
 
-/// A writer that appends lines of JSON, each with one write, so that a killed run keeps its lines.
+/// Appends lines of JSON, each with a single write, so that a killed run keeps its lines.
 #[derive(Debug)]
 pub struct MetricsWriter {
     requests: Sender<Request>,
     path: PathBuf,
-    /// The writing thread, until it has ended. Its result is the error of the first line that could not be
-    /// written.
+    /// The writer thread, until it is joined. It returns the error of the first failed write.
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// A handle of a [`MetricsWriter`] with which another thread syncs lines to the disk.
+/// A handle of a [`MetricsWriter`] through which another thread syncs lines to disk.
 #[derive(Clone, Debug)]
 pub struct MetricsSync {
     requests: Sender<Request>,
@@ -55,7 +54,7 @@ impl MetricsWriter {
     /// if `step` is 0 or the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be read or written, or has a line that is too long ([`check`]).
+    /// The file cannot be read or written, or has an overlong line ([`check`]).
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
@@ -77,14 +76,14 @@ impl MetricsWriter {
         Ok(MetricsWriter { requests, path: path.to_owned(), thread: Some(thread) })
     }
 
-    /// Passes a line, such as a [`StepMetrics`], to the writing thread without waiting.
+    /// Queues a line, such as a [`StepMetrics`], for the writer thread without waiting.
     pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = to_json(&self.path, serde_json::to_vec(line))?;
         text.push(b'\n');
         self.write_bytes(text)
     }
 
-    /// Passes bytes to the writing thread, as [`MetricsWriter::write`] a line.
+    /// Queues raw bytes for the writer thread without waiting.
     pub(crate) fn write_bytes(&mut self, bytes: Vec<u8>) -> Result<()> {
         if self.requests.send(Request::Line(bytes)).is_ok() {
             return Ok(());
@@ -92,13 +91,13 @@ impl MetricsWriter {
         self.end()
     }
 
-    /// Returns a handle that syncs the lines written so far to the disk.
+    /// Returns a handle that syncs the lines written so far to disk.
     #[must_use]
     pub fn syncer(&self) -> MetricsSync {
         MetricsSync { requests: self.requests.clone(), path: self.path.clone() }
     }
 
-    /// Waits until all lines are in the file.
+    /// Waits until all lines are written to the file.
     pub fn finish(mut self) -> Result<()> {
         self.end()
     }
@@ -112,7 +111,7 @@ impl MetricsWriter {
     }
 }
 
-/// Dropping the writer finishes it, so that a failed run keeps the lines of its steps.
+/// Finishes the file on drop, so that a failed run keeps the lines of its steps.
 impl Drop for MetricsWriter {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
@@ -122,7 +121,7 @@ impl Drop for MetricsWriter {
 }
 
 impl MetricsSync {
-    /// Syncs the lines written so far to the disk.
+    /// Syncs the lines written so far to disk.
     pub fn sync(&self) -> Result<()> {
         let (answer, answered) = sync_channel(1);
         let ended = || io::Error::other("its writer has ended");
@@ -144,15 +143,15 @@ fn serve(mut file: File, requests: &Receiver<Request>) -> io::Result<()> {
     Ok(())
 }
 
-/// The values of a step: a line of `metrics.jsonl`. Values that are not finite are written as `null`.
+/// The values of a step: a line of `metrics.jsonl`. Non-finite values are written as `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepMetrics {
     /// The step, from 1.
     pub step: u64,
-    /// Time at which its line was written, in UTC as RFC 3339 has it.
+    /// Time at which the line was written, in UTC (RFC 3339).
     pub time: String,
-    /// Seconds from the end of the step before to the end of this one; `None` where that says nothing, as for
-    /// the first step, which warms up.
+    /// Seconds from the end of the previous step to the end of this one; `None` if not meaningful, as for the
+    /// first step, which warms up.
     pub seconds: Option<f64>,
     /// Mean loss over the step's micro-batches.
     pub loss: f32,
@@ -162,7 +161,8 @@ pub struct StepMetrics {
     pub gradient_norm: f32,
     /// Tokens (or samples) per second over all ranks; `None` for the first step, which warms up.
     pub tokens_per_second: Option<f64>,
-    /// See [`crate::Statistic::AllocatedBytes`]; this and the following figures are rank 0's after the step.
+    /// See [`crate::Statistic::AllocatedBytes`]. This and the following byte counts are rank 0's after the
+    /// step.
     pub allocated_bytes: u64,
     /// See [`crate::Statistic::ReservedBytes`].
     pub reserved_bytes: u64,
@@ -174,10 +174,11 @@ pub struct StepMetrics {
     pub step_peak_allocated_bytes: u64,
     /// Peak of rank 0's reserved bytes in this step alone.
     pub step_peak_reserved_bytes: u64,
-    /// FLOPs of the model's matmuls as a fraction of what the devices' large matmuls reach in the same time;
-    /// `None` for the first step, and for devices whose rate is not known.
+    /// Model FLOPs utilization: achieved FLOP/s of matmuls over the rate of the devices' large matmuls.
+    /// `None` for the first step, and for devices of unknown rate.
     pub mfu: Option<f64>,
-    /// Memory and phases of every rank, after the first step, every `telemetry.every`-th and the last.
+    /// Memory and phases of every rank; present after the first step, every `telemetry.every`-th and the
+    /// last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankStep>,
     /// Additional values of this step, such as `validation_loss`.

@@ -1,4 +1,4 @@
-//! The operators of a step by time, memory and FLOPs: `plimsoll profile`.
+//! Time, memory and FLOPs of a step by operator, as `plimsoll profile` prints them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,41 +11,41 @@ use crate::run_files::{atomic_write, to_json};
 use crate::table::aligned;
 use crate::units::{bytes, percent};
 
-/// Name of the file of a profile in a run directory.
+/// Name of the profile's file in a run directory.
 pub const FILE: &str = "profile.json";
 
-/// Largest size of a profile that is read, in bytes.
+/// Maximum size of a profile that is read, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// One call of an operator, or a stretch of a phase outside all calls. Figures count what is its own: not
-/// those of calls inside it.
+/// One call of an operator, or an interval of a phase outside all calls. Its own figures exclude nested
+/// calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OperatorSpan {
-    /// Path of the module that calls; empty outside calls.
+    /// Path of the calling module; empty outside calls.
     pub module: String,
-    /// The operator, or the phase in parentheses.
+    /// Name of the operator, or of the phase in parentheses.
     pub operator: String,
-    /// Forward, recompute, backward, backward weight, or the phase.
+    /// `forward`, `recompute`, `backward`, `backward weight`, or the name of the phase.
     pub pass: String,
-    /// Whether this is a call.
+    /// Whether this is a call, not an interval outside calls.
     pub is_call: bool,
-    /// Start and end on the device, in microseconds.
+    /// Start on the device, in microseconds.
     pub begin: f64,
-    /// End on the device.
+    /// End on the device, in microseconds.
     pub end: f64,
-    /// Time on the device's compute stream.
+    /// Microseconds on the device's compute stream.
     pub device_microseconds: f64,
-    /// Time on the host.
+    /// Microseconds on the host.
     pub host_microseconds: f64,
-    /// Bytes of its allocations.
+    /// Bytes that it allocated.
     pub allocated: u64,
-    /// Bytes of its allocations less those that it freed.
+    /// Bytes that it allocated minus bytes that it freed.
     pub kept: i64,
     /// FLOPs of matmuls and attention.
     pub flops: u64,
 }
 
-/// The key of the rows of a table.
+/// The grouping of a table into rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
     /// A row for each operator and pass.
@@ -55,26 +55,26 @@ pub enum By {
     Module,
 }
 
-/// The order of the rows of a table.
+/// Sort key of a table's rows, descending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// The most time on the device first.
+    /// Time on the device.
     #[default]
     Time,
-    /// The most bytes kept first.
+    /// Bytes kept.
     Memory,
-    /// The most bytes allocated first.
+    /// Bytes allocated.
     Bytes,
 }
 
-/// A row: all calls of an operator, or in a module, in a pass; means of a step, added up over ranks.
+/// A row: all calls of one operator or module in one pass. Figures are means over steps, summed over ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OperatorRow {
-    /// The operator or module.
+    /// Name of the operator or module.
     pub name: String,
     /// The pass.
     pub pass: String,
-    /// Calls.
+    /// Number of calls.
     pub calls: f64,
     /// Milliseconds on the device.
     pub device_milliseconds: f64,
@@ -93,46 +93,46 @@ pub struct OperatorRow {
 pub struct OperatorProfile {
     /// Model of the device.
     pub device: String,
-    /// Number of ranks, whose figures are added up.
+    /// Number of ranks; their figures are summed.
     pub ranks: usize,
     /// Number of measured steps.
     pub steps: u64,
-    /// Milliseconds of the median step without measurement.
+    /// Milliseconds of the median step, run without measuring operators.
     pub step_milliseconds: f64,
-    /// The highest FLOP/s that a rank reached: of large matmuls in the compute type, or of a row.
+    /// Highest FLOP/s reached on one rank, by large matmuls in the compute dtype or by any row.
     pub flops_per_second: f64,
     /// Rows by operator.
     pub operators: Vec<OperatorRow>,
     /// Rows by module.
     pub modules: Vec<OperatorRow>,
-    /// The bytes of a step along each axis with several ranks.
+    /// Bytes sent in a step along each axis with several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sent: Vec<AxisBytes>,
-    /// For how long compute waits for other ranks in a step.
+    /// Time that compute waits for other ranks in a step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
 }
 
-/// The bytes of a step along an axis.
+/// Bytes sent in a step along one axis.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AxisBytes {
     /// Name of the axis.
     pub axis: String,
-    /// Bytes sent by the rank that sends most.
+    /// Bytes sent by the rank that sends the most.
     pub step_bytes_sent: u64,
 }
 
-/// The time for which compute waits in a step.
+/// Time for which compute waits in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
-    /// Name of the phase that waits.
+    /// Name of the waiting phase.
     pub phase: String,
-    /// Mean of a step, on the rank that waits most.
+    /// Mean milliseconds per step, on the rank that waits longest.
     pub milliseconds: f64,
 }
 
 impl OperatorProfile {
-    /// Adds up the spans of all ranks over `steps` steps. The other fields are empty.
+    /// Sums the spans of all ranks over `steps` steps. The other fields are empty.
     pub fn new<'a>(spans: impl Iterator<Item = &'a OperatorSpan> + Clone, steps: u64) -> Self {
         let rows = |name: fn(&OperatorSpan) -> &str| {
             let mut rows: BTreeMap<(String, String), OperatorRow> = BTreeMap::new();
@@ -151,8 +151,8 @@ impl OperatorProfile {
         }
     }
 
-    /// Sets the best rate: `flops_per_second`, that of large matmuls, or that of a row that reached more, as
-    /// operands in caches may.
+    /// Sets the best rate to `flops_per_second`, the rate of large matmuls. A row that is faster, as with
+    /// operands in cache, replaces it.
     #[must_use]
     pub fn with_best_rate(self, flops_per_second: f64) -> Self {
         let rows = self.operators.iter().chain(&self.modules).map(OperatorRow::flops_per_second);
@@ -160,7 +160,7 @@ impl OperatorProfile {
         OperatorProfile { flops_per_second, ..self }
     }
 
-    /// The sum of all rows.
+    /// Returns the sum of all rows.
     #[must_use]
     pub fn total(&self) -> OperatorRow {
         let mut total = OperatorRow::new(("total".to_owned(), String::new()));
@@ -175,7 +175,7 @@ impl OperatorProfile {
         total
     }
 
-    /// Returns the rows in an order.
+    /// Returns the rows by operator or module, sorted by `sort`.
     #[must_use]
     pub fn rows(&self, by: By, sort: Sort) -> Vec<&OperatorRow> {
         let rows = match by {
@@ -192,7 +192,7 @@ impl OperatorProfile {
         sorted
     }
 
-    /// Returns the header of a table, and the cells of `rows`.
+    /// Returns a table's header and the cells of `rows`.
     pub(crate) fn cells(&self, by: By, rows: &[&OperatorRow]) -> (Vec<&'static str>, Vec<Vec<String>>) {
         let first = if by == By::Operator { "operator" } else { "module" };
         let header = vec![
@@ -211,7 +211,7 @@ impl OperatorProfile {
         (header, rows.iter().map(|row| row.cells(whole, self.flops_per_second)).collect())
     }
 
-    /// Returns the table of the first `limit` rows, the others in one row, and the total.
+    /// Returns a table of the first `limit` rows, one row for all others, and the total.
     #[must_use]
     pub fn table(&self, by: By, sort: Sort, limit: usize) -> String {
         let rows = self.rows(by, sort);
@@ -232,8 +232,8 @@ impl OperatorProfile {
         aligned(&table, 2, &[1, end])
     }
 
-    /// Returns two lines: the bytes of a step along each axis, and how long compute waits. Empty for one
-    /// rank.
+    /// Returns two lines: the bytes sent in a step along each axis, and the time that compute waits. Empty
+    /// for one rank.
     #[must_use]
     pub fn communication(&self) -> String {
         if self.sent.is_empty() {
@@ -258,7 +258,7 @@ impl OperatorProfile {
     /// Reads a profile; `None` if there is no such file.
     ///
     /// # Errors
-    /// A file that cannot be read or is none.
+    /// The file cannot be read or is not a profile.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -284,7 +284,7 @@ impl OperatorRow {
         self.flops += share * span.flops as f64;
     }
 
-    /// FLOP/s of a rank, 0 without time on the device.
+    /// Returns a rank's FLOP/s; 0 without time on the device.
     fn flops_per_second(&self) -> f64 {
         if self.device_milliseconds > 0.0 { 1e3 * self.flops / self.device_milliseconds } else { 0.0 }
     }
@@ -313,7 +313,7 @@ impl OperatorRow {
             format!("{:.3}", self.device_milliseconds),
             percent(self.device_milliseconds / whole.max(f64::MIN_POSITIVE)),
             format!("{:.3}", self.host_milliseconds),
-            // Means of bytes are shown as whole bytes.
+            // Means of bytes are rounded to whole bytes.
             or_empty(self.allocated_bytes, bytes(self.allocated_bytes as u64)),
             or_empty(self.kept_bytes.abs(), format!("{sign}{}", bytes(self.kept_bytes.abs() as u64))),
             or_empty(self.flops, format!("{:.2}", self.flops / 1e9)),
@@ -361,7 +361,7 @@ mod tests {
         let lines: Vec<_> = table.lines().collect();
         assert!(lines[2].starts_with("linear") && lines[2].contains("84.2 %"), "{table}");
         assert!(lines[3].starts_with("2 more") && lines[5].starts_with("total"), "{table}");
-        // 1000 FLOPs in 2 ms of a device that does 1,000,000 a second.
+        // 1000 FLOPs in 2 ms on a device of 1,000,000 FLOP/s.
         assert!(lines[2].ends_with("50.0 %"), "{table}");
         // No row is beyond the best rate: the 500 FLOPs of gelu take 0.25 ms.
         for (matmuls, best) in [(1e6, 2e6), (4e6, 4e6)] {

@@ -10,26 +10,24 @@ system::names! {
         Inputs = "inputs",
         /// Forward passes, including the loss.
         Forward = "forward",
-        /// Backward passes. Excludes the reduction that overlaps them.
+        /// Backward passes. Excludes overlapped reduction.
         Backward = "backward",
-        /// Waiting for other stages: the pipeline's bubble with that at the end of a step, where all stages
-        /// meet for the gradient's norm, and exposed transfers. On the CPU, all transfers, because none
-        /// overlaps.
+        /// Waiting for other pipeline stages: bubbles, the wait before the gradient norm, and exposed
+        /// transfers. On the CPU, all transfers, because none overlaps.
         Pipeline = "pipeline",
-        /// Waiting for exchanges with ranks that share layers or sequences. On the CPU, all of them, because
+        /// Waiting for exchanges with tensor- and context-parallel ranks. On the CPU, all exchanges, because
         /// none overlaps.
         Exchange = "exchange",
-        /// Waiting for other ranks, including slower ones: for reduced gradients and, with sharded optimizer
-        /// state, for the norm and updated weights. On the CPU, all of this communication, because none
-        /// overlaps.
+        /// Waiting for reduced gradients and, with sharded optimizer state, for the norm and updated weights;
+        /// includes waits for slower ranks. On the CPU, all of this communication, because none overlaps.
         Reduce = "reduce",
-        /// Gradient norm, clipping and the update of the weights.
+        /// Gradient norm, clipping and weight update.
         Update = "optimizer",
     }
 }
 
 impl Phase {
-    /// Returns whether the phase consists of waiting for other ranks.
+    /// Returns whether the rank only waits for other ranks in this phase.
     pub fn waits(self) -> bool {
         matches!(self, Phase::Pipeline | Phase::Exchange | Phase::Reduce)
     }
@@ -40,8 +38,7 @@ impl Phase {
     }
 }
 
-/// Times of a rank's steps, in microseconds. A step is the sum of its phases, but the median step may differ
-/// from the sum of the phases' medians.
+/// Times of a rank's steps, in microseconds. The median step may differ from the sum of the phases' medians.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTimes {
     /// Number of timed steps.
@@ -50,7 +47,7 @@ pub struct PhaseTimes {
     pub median: [u64; Phase::ALL.len()],
     /// Total time of each phase over all steps.
     pub whole: [u64; Phase::ALL.len()],
-    /// Median step.
+    /// Median time of a step.
     pub median_step: u64,
 }
 
@@ -61,7 +58,7 @@ impl PhaseTimes {
     }
 }
 
-/// Number of latest steps whose median is taken.
+/// Number of latest steps used for medians.
 const KEPT: usize = 1024;
 
 /// Collects the phase times of consecutive steps.
@@ -69,12 +66,12 @@ const KEPT: usize = 1024;
 pub struct PhaseCounter {
     steps: u64,
     whole: [Duration; Phase::ALL.len()],
-    /// The latest steps; a ring buffer once it is full.
+    /// Phase times of the latest steps; a ring buffer once full.
     last: Vec<[Duration; Phase::ALL.len()]>,
 }
 
 impl PhaseCounter {
-    /// Adds a step with the time of each phase.
+    /// Adds one step's time in each phase.
     pub fn add(&mut self, step: [Duration; Phase::ALL.len()]) {
         for (whole, phase) in self.whole.iter_mut().zip(step) {
             *whole += phase;
@@ -86,7 +83,7 @@ impl PhaseCounter {
         self.steps += 1;
     }
 
-    /// Returns the sums over all steps and the medians over the last 1,024.
+    /// Returns totals over all steps and medians over the last 1,024.
     pub fn times(&self) -> PhaseTimes {
         PhaseTimes {
             steps: self.steps,

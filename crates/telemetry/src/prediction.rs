@@ -1,5 +1,5 @@
-//! The predicted step of a run beside the measured ones: which part of a slow step is slow, and on which
-//! rank.
+//! Compares measured steps with the run's predicted step, and finds the phase and rank that cause a slow
+//! step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,47 +17,47 @@ use crate::rank_step::RankStep;
 use crate::run_files::{atomic_write, to_json};
 use crate::units::percent;
 
-/// Key of a step's predicted seconds in `metrics.jsonl`.
+/// Key of the predicted seconds of a step in `metrics.jsonl`.
 pub const PREDICTED_SECONDS: &str = "predicted_seconds";
-/// File of a run's prediction in its directory.
+/// Name of the prediction's file in a run directory.
 const FILE: &str = "prediction.json";
-/// Most bytes of the file.
+/// Maximum size of the file in bytes.
 const MOST_BYTES: u64 = 1 << 26;
-/// Multiple of the predicted time above which steps are slow.
+/// Steps above this multiple of the predicted time are slow.
 const SLOW: f64 = 1.1;
-/// Multiple of the other ranks' time of computing above which a rank is slow.
+/// A rank is slow above this multiple of the other ranks' compute time.
 const SLOW_RANK: f64 = 1.05;
-/// Multiple of the predicted time from which on it is printed as one.
+/// From this multiple of the predicted time on, the ratio is printed as a multiple.
 const MANIFOLD: f64 = 2.0;
-/// Part of its highest clock below which a GPU's is worth mentioning.
+/// A clock below this fraction of the GPU's highest clock is reported.
 const LOW_CLOCK: f64 = 0.95;
 
-/// The predicted step of a run: the contents of `prediction.json`.
+/// The predicted step of a run, stored in `prediction.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Model of the device that was described.
+    /// Model of the assumed device.
     pub device_model: String,
-    /// The figures on which the prediction is based, in words before the model, as in `rates measured on`.
+    /// Source of the rates, as a phrase that precedes the device model, such as `rates measured on`.
     pub basis: String,
-    /// Whether they were measured on such a device.
+    /// Whether the rates were measured on such a device.
     pub is_measured: bool,
-    /// Seconds of a step.
+    /// Predicted seconds of a step.
     pub step_seconds: f64,
     /// Tokens (or samples) per second over all ranks.
     pub tokens_per_second: f64,
     /// Model FLOPs utilization.
     pub mfu: Option<f64>,
-    /// Seconds of each phase by name, for each rank of a pipeline.
+    /// Predicted seconds of each phase by name, for each pipeline stage's rank.
     pub stages: Vec<BTreeMap<String, f64>>,
-    /// Index in `stages` of each rank.
+    /// Index into `stages` for each rank.
     pub stage_of: Vec<usize>,
 }
 
 impl Prediction {
-    /// Reads the prediction of the run in `run_dir`; `None` if it has none.
+    /// Reads the prediction in `run_dir`; `None` if there is none.
     ///
     /// # Errors
-    /// A file that cannot be read or is damaged.
+    /// The file cannot be read or is damaged.
     pub fn read(run_dir: &Path) -> Result<Option<Self>> {
         let path = run_dir.join(FILE);
         let text = match input::read(&path, MOST_BYTES) {
@@ -85,8 +85,8 @@ impl Prediction {
         }
     }
 
-    /// Compares steps of `seconds` with the prediction, and their phases with those of `ranks`. Returns how
-    /// they are slow, and where; `None` for steps that are not, and without measured figures.
+    /// Compares steps of `seconds` with the prediction, and the phases of `ranks` with the predicted phases.
+    /// Returns the slowdown; `None` for steps that are fast enough, and without measured rates.
     #[must_use]
     pub fn slowdown(&self, seconds: f64, ranks: &[RankStep]) -> Option<Slowdown> {
         let is_slow = self.is_measured && seconds > SLOW * self.step_seconds;
@@ -98,7 +98,7 @@ impl Prediction {
         })
     }
 
-    /// Seconds by which a phase of a rank is longer than predicted.
+    /// Returns the seconds by which a rank's phase exceeds its prediction.
     fn excess(&self, rank: &RankStep, phase: Phase) -> Option<f64> {
         let measured = seconds_of(rank, phase)?;
         let predicted = self.predicted(rank.rank, phase)?;
@@ -109,8 +109,8 @@ impl Prediction {
         self.stages.get(*self.stage_of.get(rank)?)?.get(phase.name()).copied()
     }
 
-    /// The phase that exceeds its prediction most, on the rank on which it does. A phase of waiting counts as
-    /// far as all ranks wait: the others wait for a slow rank too.
+    /// Returns the phase and rank that exceed the prediction most. For a waiting phase, the smallest excess
+    /// of any rank is compared, because ranks also wait for a single slow rank.
     fn cause(&self, ranks: &[RankStep]) -> Option<Cause> {
         let own = ranks.iter().flat_map(|rank| {
             let phases = Phase::ALL.into_iter().filter(|phase| !phase.waits());
@@ -134,7 +134,7 @@ impl Prediction {
         })
     }
 
-    /// Compares a rank's time of computing with the median of the other ranks of its stage.
+    /// Compares a rank's compute time with the median of the other ranks of its stage.
     fn others(&self, rank: &RankStep, ranks: &[RankStep]) -> Others {
         let stage = |rank: &RankStep| self.stage_of.get(rank.rank).copied();
         let others = ranks.iter().filter(|other| other.rank != rank.rank && stage(other) == stage(rank));
@@ -149,7 +149,7 @@ impl Prediction {
 }
 
 fn seconds_of(rank: &RankStep, phase: Phase) -> Option<f64> {
-    // A phase that a step does not enter takes no time.
+    // A phase that the step never enters takes no time.
     let figures = rank.phases.get(phase.name());
     let is_timed = rank.phases.values().any(|figures| figures.microseconds.is_some());
     match figures {
@@ -158,26 +158,26 @@ fn seconds_of(rank: &RankStep, phase: Phase) -> Option<f64> {
     }
 }
 
-/// Seconds in which a rank computes.
+/// Returns the seconds in which a rank computes.
 fn computing(rank: &RankStep) -> f64 {
     let phases = [Phase::Forward, Phase::Backward, Phase::Update];
     phases.into_iter().filter_map(|phase| seconds_of(rank, phase)).sum()
 }
 
-/// Steps that take longer than predicted.
+/// Describes steps that take longer than predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slowdown {
-    /// Seconds of a step.
+    /// Measured seconds of a step.
     pub seconds: f64,
     /// Predicted seconds of a step.
     pub predicted: f64,
-    /// Model of the device that was described.
+    /// Model of the device that the prediction assumes.
     pub device_model: String,
-    /// The slow part, if phases were timed.
+    /// The phase responsible, if phases were timed.
     pub cause: Option<Cause>,
 }
 
-/// The part of a step that is slow.
+/// The slow phase of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
     /// The phase.
@@ -188,20 +188,20 @@ pub struct Cause {
     pub seconds: f64,
     /// Predicted seconds of the phase.
     pub predicted: f64,
-    /// The other ranks of its stage.
+    /// Comparison with the other ranks of its stage.
     pub others: Others,
     /// The load of the rank's GPU.
     pub gpu: Option<GpuLoad>,
 }
 
-/// The other ranks of a rank's stage.
+/// A rank's compute time compared with the other ranks of its stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Others {
-    /// No other ranks.
+    /// The stage has no other ranks.
     None,
-    /// Ranks that compute about as long.
+    /// The other ranks take about as long.
     Alike,
-    /// Ranks that compute for less time: the rank takes longer than their median, by this part of it.
+    /// The rank takes longer than the others' median, by this fraction of it.
     Faster(f64),
 }
 
@@ -248,7 +248,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Writes the clocks of a GPU, if they are reduced.
+/// Writes the GPU's clock and throttling reasons if the clock is reduced.
 fn clocks(f: &mut fmt::Formatter<'_>, gpu: &GpuLoad) -> fmt::Result {
     let clocks = match (gpu.clock_mhz, gpu.max_clock_mhz) {
         (Some(clock), Some(most)) if f64::from(clock) < LOW_CLOCK * f64::from(most) => {

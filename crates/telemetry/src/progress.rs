@@ -1,4 +1,4 @@
-//! Progress of a run: lines, and a bar on a terminal; nothing on ranks other than 0.
+//! Progress of a run: lines, and a bar on a terminal. Only rank 0 shows progress.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -9,10 +9,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::units::{bytes, duration, grouped, percent};
 
-/// Bars on this process's terminal. They are hidden while other output is written.
+/// Progress bars on the terminal, hidden while other output is written.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Writes to standard error without damaging a bar.
+/// Writes to standard error without corrupting a progress bar.
 pub(crate) fn write_beside_bars(text: &str) {
     BARS.suspend(|| {
         // A closed standard error leaves nowhere to report the failure.
@@ -20,14 +20,14 @@ pub(crate) fn write_beside_bars(text: &str) {
     });
 }
 
-/// Figures of a completed step; those that are unknown or do not apply are `None`.
+/// Values of a completed step; unknown or inapplicable ones are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepFigures {
     /// Mean loss of the step.
     pub loss: Option<f32>,
-    /// The same loss in nats per byte of text.
+    /// Mean loss in nats per byte of text.
     pub loss_per_byte: Option<f64>,
-    /// Of pairs of answers, the share whose chosen answer has the higher reward, and the mean difference.
+    /// For preference pairs: fraction whose chosen answer has the higher reward, and mean reward margin.
     pub rewards: Option<[f64; 2]>,
     /// Tokens (or samples) per second.
     pub throughput: Option<f64>,
@@ -35,13 +35,13 @@ pub struct StepFigures {
     pub mfu: Option<f64>,
     /// Measured and predicted seconds of the step.
     pub predicted: Option<[f64; 2]>,
-    /// Bytes allocated after the step, and their peak in it, on the rank with the most.
+    /// Bytes allocated after the step and at its peak, on the rank with the most.
     pub memory: Option<[u64; 2]>,
-    /// Steps so far whose update was skipped; `None` without a loss scale.
+    /// Number of skipped updates so far; `None` without a loss scale.
     pub skipped: Option<u64>,
 }
 
-/// Returns whether step `step`, from 1, is reported in full: the first of a process, the last, and every
+/// Returns whether step `step` (from 1) is reported in full: the process's first step, the last, and every
 /// `every`-th.
 pub fn is_reported(step: u64, first: u64, last: u64, every: u64) -> bool {
     step == first || step == last || step.is_multiple_of(every.max(1))
@@ -53,7 +53,7 @@ enum Output {
     Nowhere,
 }
 
-/// The progress of a run towards its last step.
+/// Progress of a run towards its last step.
 pub struct Progress {
     output: Output,
     steps: u64,
@@ -63,8 +63,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of rank `rank` towards step `steps`. Rank 0 shows lines for every `every`-th step
-    /// and, if standard error is a terminal, a bar below them. Other ranks show nothing.
+    /// Creates progress towards step `steps`. Rank 0 prints a line every `every` steps and, if standard error
+    /// is a terminal, shows a bar below them. Other ranks show nothing.
     pub fn new(rank: usize, steps: u64, every: u64) -> Self {
         if rank != 0 {
             return Self::to(Output::Nowhere, steps, every);
@@ -80,8 +80,8 @@ impl Progress {
         Self::to(Output::Bar(bar), steps, every)
     }
 
-    /// Creates progress that writes lines to `writer`: for the first step, the last, and every `every`-th (0
-    /// counts as 1).
+    /// Creates progress that writes lines to `writer`: for the first step, the last, and every `every`-th. 0
+    /// means every step.
     pub fn lines(writer: Box<dyn Write + Send>, steps: u64, every: u64) -> Self {
         Self::to(Output::Lines(writer), steps, every)
     }
@@ -90,13 +90,13 @@ impl Progress {
         Progress { output, steps, every: every.max(1), unit: "tokens/s", first: None }
     }
 
-    /// Returns the progress with another unit of throughput than tokens/s.
+    /// Sets the unit of throughput; the default is tokens/s.
     #[must_use]
     pub fn in_units(self, unit: &'static str) -> Self {
         Progress { unit, ..self }
     }
 
-    /// Shows that step `step` (from 1) is done, with its figures.
+    /// Shows that step `step` (from 1) is done, with its values.
     pub fn step(&mut self, step: u64, figures: &StepFigures) {
         let now = Instant::now();
         let (first, since) = *self.first.get_or_insert((step, now));
@@ -124,7 +124,7 @@ impl Progress {
         }
     }
 
-    /// Returns the known figures, each followed by two spaces.
+    /// Formats the known values, each followed by two spaces.
     fn in_words(&self, figures: &StepFigures) -> String {
         let StepFigures { loss, loss_per_byte, rewards, throughput, mfu, predicted, memory, skipped } =
             *figures;

@@ -1,4 +1,4 @@
-//! A Prometheus endpoint: the figures of the last step over HTTP, in the text format 0.0.4.
+//! A Prometheus endpoint: serves the last step's metrics over HTTP, in text format 0.0.4.
 
 mod server;
 
@@ -15,7 +15,7 @@ use crate::metrics::StepMetrics;
 use crate::prediction::PREDICTED_SECONDS;
 use crate::rank_step::RankStep;
 
-/// Serves the last step's figures until it is dropped. No step waits for a client.
+/// Serves the last step's metrics until dropped. No step waits for a client.
 #[derive(Debug)]
 pub struct Endpoint {
     shared: Arc<Shared>,
@@ -32,10 +32,10 @@ struct Shared {
 }
 
 impl Endpoint {
-    /// Listens on `address` for the run named `run`.
+    /// Listens on `address`, for the run named `run`.
     ///
     /// # Errors
-    /// The address is in use or not of this host.
+    /// The address is in use or does not belong to this host.
     pub fn listen(address: SocketAddr, run: &str) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -50,12 +50,13 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The address that it listens on.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Shows the figures of a step from now on. Records of all ranks stay until the next.
+    /// Serves the metrics of this step from now on. The latest records of all ranks are kept until newer ones
+    /// arrive.
     pub fn set(&mut self, metrics: &StepMetrics) {
         let ranks = match metrics.ranks.is_empty() {
             true => std::mem::take(&mut self.last.ranks),
@@ -91,7 +92,7 @@ impl Drop for Endpoint {
         if TcpStream::connect_timeout(&own, server::PATIENCE).is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // It holds nothing whose loss matters.
+            // The thread holds nothing that must be saved.
             let _ = thread.join();
         }
     }
@@ -116,7 +117,7 @@ fn answer(request: &[u8], shared: &Shared) -> Vec<u8> {
     [head.as_bytes(), text.as_bytes()].concat()
 }
 
-/// Figures of the last validation and of pairs of answers, with their help.
+/// Metrics of the last validation and of preference pairs, with their help texts.
 const FURTHER: [(&str, &str); 7] = [
     ("validation_loss", "Loss of the last validation."),
     ("validation_top_1", "Share of validation images whose class had the highest score."),
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::PhaseFigures;
 
-    /// A limit that only a hang exceeds.
+    /// A time limit that only a hang exceeds.
     const HANG: Option<Duration> = Some(Duration::from_secs(60));
 
     fn ask(endpoint: &Endpoint, request: &str) -> String {
@@ -247,7 +248,7 @@ mod tests {
         assert!(ask(&endpoint, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         assert!(ask(&endpoint, &"x".repeat(server::MOST_REQUEST)).starts_with("HTTP/1.1 405"));
-        // The port is free again when the endpoint is gone, also beside a client that says nothing.
+        // The port is free again once the endpoint is dropped, even if a client is connected and silent.
         let address = endpoint.address();
         let idle = TcpStream::connect(address).unwrap();
         drop(endpoint);
@@ -262,7 +263,7 @@ mod tests {
         let answer = ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.contains("plimsoll_step"), "{answer}");
         drop(idle);
-        // A request that comes byte by byte is cut off, not waited for.
+        // A request that arrives byte by byte is cut off.
         let mut slow = TcpStream::connect(endpoint.address()).unwrap();
         slow.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let is_cut_off = (0..server::MOST_REQUEST / 2).any(|_| {

@@ -1,4 +1,4 @@
-//! The statistics of one rank, and gathering them on rank 0.
+//! The statistics of one rank, and how rank 0 gathers them.
 
 use collective::{ControlChannel, Traffic};
 use memory::{CategoryBytes, Metric, PoolKind, Statistics, Usage};
@@ -10,19 +10,19 @@ use crate::phase::PhaseTimes;
 use crate::statistic::Statistic;
 use crate::wire;
 
-/// Longest name of a host or device, in characters.
+/// Maximum length of a host or device name, in characters.
 const NAME_LIMIT: usize = 256;
 
-/// Sources of a rank's statistics.
+/// Inputs from which a rank's statistics are collected.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// Counters of the caching allocator.
     pub statistics: &'a Statistics,
-    /// Allocated bytes by category.
+    /// Allocated bytes by category, now.
     pub live: CategoryBytes,
-    /// Allocated bytes by category at the peak of all allocated bytes.
+    /// Allocated bytes by category, at the peak of total allocated bytes.
     pub at_peak: CategoryBytes,
-    /// Allocated bytes of the host pool, and the peak of those that it has reserved.
+    /// Allocated bytes of the host pool, and the peak of its reserved bytes.
     pub host: Usage,
     /// Traffic of all process groups.
     pub traffic: Traffic,
@@ -32,8 +32,8 @@ pub struct Sources<'a> {
     pub phases: PhaseTimes,
 }
 
-/// Memory of a device as its driver counts it, in bytes, and the parts outside the allocator. All 0 without a
-/// driver.
+/// Memory of a device as its driver reports it, in bytes, and the memory outside the allocator by cause. All
+/// 0 without a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverAccount {
     /// See [`Statistic::ContextBytes`].
@@ -56,7 +56,7 @@ pub struct DriverAccount {
     pub ranks: u64,
 }
 
-/// The statistics of one rank at one time.
+/// The statistics of one rank at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankStatistics {
     /// The rank.
@@ -76,7 +76,7 @@ impl RankStatistics {
         RankStatistics { rank, host: shortened(host), device: shortened(device), values }
     }
 
-    /// Returns a value.
+    /// Returns the value of a statistic.
     pub fn get(&self, statistic: Statistic) -> u64 {
         let index = Statistic::all().iter().position(|each| *each == statistic);
         index.and_then(|index| self.values.get(index)).copied().unwrap_or(0)
@@ -87,8 +87,7 @@ impl RankStatistics {
         Statistic::all().iter().copied().zip(self.values.iter().copied())
     }
 
-    /// Returns the rank's entry in `summary.json`: `rank`, `host`, `device` and every statistic under its
-    /// name.
+    /// Returns the rank's entry in `summary.json`: `rank`, `host`, `device` and every statistic by name.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut entry = Map::new();
         entry.insert("rank".to_owned(), self.rank.into());
@@ -115,10 +114,10 @@ impl RankStatistics {
         wire::encode(self.rank, self)
     }
 
-    /// Decodes a message from rank `from`.
+    /// Decodes a message received from rank `from`.
     ///
     /// # Errors
-    /// A message that was not written by [`RankStatistics::encode`] of this version.
+    /// The message was not written by [`RankStatistics::encode`] of this version.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         let statistics: Self = wire::decode(from, message)?;
         let values = statistics.values.len();
@@ -131,8 +130,8 @@ impl RankStatistics {
     }
 }
 
-/// Gathers the statistics of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
-/// must call it.
+/// Gathers the statistics of all ranks on rank 0, in rank order; returns `None` on the other ranks. Every
+/// rank must call it.
 pub fn gather(control: &mut dyn ControlChannel, own: &RankStatistics) -> Result<Option<Vec<RankStatistics>>> {
     let Some(messages) = control.gather(0, &own.encode()?)? else { return Ok(None) };
     let decoded = messages.iter().enumerate().map(|(rank, message)| RankStatistics::decode(rank, message));

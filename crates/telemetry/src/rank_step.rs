@@ -1,4 +1,4 @@
-//! The memory and times of one rank's steps, by phase: sent to rank 0 during a run, and part of
+//! Memory and times of one rank's steps, by phase: sent to rank 0 during a run, and written to
 //! `metrics.jsonl`.
 
 use std::collections::BTreeMap;
@@ -14,23 +14,24 @@ use crate::wire;
 /// Key of the validation among a step's phases.
 pub const VALIDATION: &str = "validation";
 
-/// Memory and time of a phase of one step on one rank. Bytes are those of blocks, rounding included.
+/// Memory and time of one phase of a step on one rank. Bytes include the allocator's rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseFigures {
-    /// Mean time over the steps since the record before; `None` if no time is known yet, and of a validation.
+    /// Mean microseconds over the steps since the previous record; `None` if not timed yet, and for
+    /// validation.
     pub microseconds: Option<u64>,
     /// Bytes allocated when the phase was first entered.
     pub before_bytes: u64,
     /// Bytes allocated when the phase was last left.
     pub after_bytes: u64,
-    /// The most bytes allocated in the phase.
+    /// Peak of allocated bytes during the phase.
     pub peak_allocated_bytes: u64,
-    /// The most bytes reserved in the phase.
+    /// Peak of reserved bytes during the phase.
     pub peak_reserved_bytes: u64,
 }
 
 impl PhaseFigures {
-    /// Begins a phase at which `now` is in use.
+    /// Starts a phase with the current memory use.
     #[must_use]
     pub fn begin(now: Usage) -> Self {
         PhaseFigures {
@@ -42,21 +43,21 @@ impl PhaseFigures {
         }
     }
 
-    /// Adds a part of the phase with its peaks, after which `now` is in use.
+    /// Adds an interval of the phase with its peak; `now` is the use at its end.
     pub fn add(&mut self, peak: Usage, now: Usage) {
         self.after_bytes = now.allocated;
         self.peak_allocated_bytes = self.peak_allocated_bytes.max(peak.allocated);
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(peak.reserved);
     }
 
-    /// The phase's peaks.
+    /// Returns the phase's peaks.
     #[must_use]
     pub fn peak(&self) -> Usage {
         Usage { allocated: self.peak_allocated_bytes, reserved: self.peak_reserved_bytes }
     }
 }
 
-/// Memory of one rank, and the step that needed most of it since the record before. An entry of `ranks` in
+/// Memory of one rank, and its most demanding step since the previous record: an entry of `ranks` in
 /// `metrics.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankStep {
@@ -66,31 +67,32 @@ pub struct RankStep {
     pub allocated_bytes: u64,
     /// Bytes reserved now.
     pub reserved_bytes: u64,
-    /// Bytes that the rank may reserve: its limit, or all of its device.
+    /// Bytes that the rank may reserve: its limit, or the whole device.
     pub capacity_bytes: u64,
     /// Peak of the allocated bytes since the start of the run.
     pub peak_allocated_bytes: u64,
     /// Peak of the reserved bytes since the start of the run.
     pub peak_reserved_bytes: u64,
-    /// The step with the highest peak since the record before, from 1; the latest of several.
+    /// The step with the highest peak since the previous record, from 1; the latest of equals.
     pub step: u64,
     /// Peak of the allocated bytes in that step.
     pub step_peak_allocated_bytes: u64,
     /// Peak of the reserved bytes in that step.
     pub step_peak_reserved_bytes: u64,
-    /// Figures of the phases of that step by name, and of [`VALIDATION`] if there was one since the record
-    /// before. Phases that the step did not enter are absent.
+    /// Figures of that step's phases by name, and of [`VALIDATION`] if one ran since the previous record.
+    /// Phases that the step did not enter are absent.
     pub phases: BTreeMap<String, PhaseFigures>,
-    /// The load of the rank's GPU; `None` on a CPU, and on hosts without NVIDIA's management library.
+    /// The load of the rank's GPU; `None` on a CPU, and on hosts without NVML.
     pub gpu: Option<GpuLoad>,
 }
 
-/// The figures of one rank that travel to rank 0.
+/// The values that a rank sends to rank 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankRecord {
     /// Memory and times.
     pub figures: RankStep,
-    /// The loads of the experts of its stages in the last step, on one of the ranks that have them.
+    /// Expert loads of the rank's stages in the last step. Only one of the ranks that share these experts
+    /// sends them.
     pub expert_loads: Vec<ExpertLoads>,
 }
 
@@ -100,10 +102,10 @@ impl RankRecord {
         wire::encode(self.figures.rank, self)
     }
 
-    /// Decodes a message of rank `from`.
+    /// Decodes a message received from rank `from`.
     ///
     /// # Errors
-    /// A message that [`RankRecord::encode`] of this version did not write.
+    /// The message was not written by [`RankRecord::encode`] of this version.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         wire::decode(from, message)
     }

@@ -12,7 +12,7 @@ use crate::error::{Result, Unreadable};
 use crate::grid_sizes::GridSizes;
 use crate::rank_statistics::RankStatistics;
 
-/// Largest size of a summary that is read, in bytes; a loss takes about ten.
+/// Maximum size of a summary that is read, in bytes; each loss takes about ten.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// The result of a run: `summary.json`.
@@ -26,10 +26,10 @@ pub struct Summary {
     pub grid: GridSizes,
     /// Number of completed steps.
     pub steps: u64,
-    /// Loss of each step; written as `null` if not finite.
+    /// Loss of each step; non-finite losses are written as `null`.
     #[serde(deserialize_with = "losses")]
     pub losses: Vec<f32>,
-    /// SHA-256 over names and master weights, in hexadecimal.
+    /// SHA-256 over the names and master weights of all parameters, in hexadecimal.
     pub weights_sha256: String,
     /// Tokens (or samples) per second of training, over all ranks.
     pub tokens_per_second: f64,
@@ -42,7 +42,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Writes the summary to `path`, completely or not at all.
+    /// Writes the summary to `path` atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = to_json(path, serde_json::to_vec_pretty(self))?;
         text.push(b'\n');
@@ -52,12 +52,12 @@ impl Summary {
     /// Reads a summary; `None` if the file does not exist.
     ///
     /// # Errors
-    /// A file that cannot be read or is not a summary.
+    /// The file cannot be read or is not a summary.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         Ok(Self::read_with_text(path)?.map(|(_, summary)| summary))
     }
 
-    /// As [`Summary::read`], with the file's text.
+    /// Reads a summary and the file's text; `None` if the file does not exist.
     pub fn read_with_text(path: &Path) -> Result<Option<(Vec<u8>, Self)>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -92,16 +92,16 @@ pub(crate) fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<
     Ok(text.context(path, "express the values as JSON")?)
 }
 
-/// Writes a file of the run, completely or not at all ([`output::write_own`]).
+/// Writes a file of the run atomically ([`output::write_own`]).
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(output::write_own(path, bytes).context(path, "write it")?)
 }
 
 /// Removes temporary files that a killed [`atomic_write`] left in `directory`, if it exists. No other process
-/// may be writing there.
+/// may be writing in it.
 ///
 /// # Errors
-/// Files that cannot be listed or removed.
+/// Files cannot be listed or removed.
 pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
     let removed = output::remove_all_temporaries(directory);
     Ok(removed.context(directory, "remove the temporary files of a killed process")?)
@@ -111,7 +111,7 @@ pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
 /// writing `path`.
 ///
 /// # Errors
-/// Files that cannot be listed or removed.
+/// Files cannot be listed or removed.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
     Ok(output::remove_temporaries(path).context(path, "remove the temporary file of a killed process")?)
 }

@@ -1,13 +1,12 @@
-//! Scaling of a training step over numbers of ranks: measured runs as lines of JSON, a table and two plots.
+//! Scaling of a training step with the number of ranks: measured runs as JSON lines, a table and two plots.
 //!
-//! A [`ScalingRun`] is one training step measured on one number of ranks. Runs that differ only in the number
-//! of ranks form a series. A run's efficiency is its throughput per rank relative to the series' smallest
-//! run.
+//! A [`ScalingRun`] is a training step measured on some number of ranks. Runs that differ only in that number
+//! form a series. A run's efficiency is its throughput per rank relative to the series' smallest run.
 //!
 //! Efficiency mixes three effects: the cost of communication, differences between devices, and the slowdown
-//! of all devices of a host when all are busy. The baseline [`Scaling::Alone`] isolates the first: every
-//! device runs its own world, all at the same time, so that a run relative to it shows only the cost of
-//! communication. If runs are measured in several rounds, the median round of each counts.
+//! of a host's devices when all are busy. The baseline [`Scaling::Alone`] isolates the first: every device
+//! trains alone, all at the same time, so a run relative to it shows only the cost of communication. If runs
+//! are measured in several rounds, each is represented by its median round.
 
 use std::path::Path;
 
@@ -35,26 +34,26 @@ system::names! {
     pub enum Scaling {
         /// Nothing: the global batch stays the same.
         Strong = "strong",
-        /// The global batch, because the batch per rank stays the same.
+        /// The global batch; the batch per rank stays the same.
         Weak = "weak",
-        /// The number of worlds of one rank each, which compute at the same time without communicating. The
-        /// baseline of the other series, not a series itself.
+        /// The number of independent single-rank worlds that compute at the same time. A baseline for the
+        /// other series, not a series itself.
         Alone = "alone",
     }
 }
 
-/// A measured training step, stored as a line of JSON.
+/// A measured training step, stored as one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScalingRun {
     /// Name of the model.
     pub model: String,
-    /// Number of parameters; shared ones count once.
+    /// Number of parameters, with shared ones counted once.
     pub parameters: u64,
     /// Kind of device: `cpu` or `cuda`.
     pub device: String,
     /// Model of the device.
     pub device_model: String,
-    /// Versions of the libraries that compute.
+    /// Versions of the compute libraries.
     pub libraries: String,
     /// Compute dtype, such as `bf16`.
     pub precision: String,
@@ -62,17 +61,17 @@ pub struct ScalingRun {
     pub scaling: Scaling,
     /// Number of ranks; for [`Scaling::Alone`], number of worlds.
     pub ranks: usize,
-    /// Kind of ranks: `threads` or `processes`.
+    /// `threads` or `processes`.
     pub ranks_are: String,
-    /// Reduction of gradients over ranks: `tree` or `nccl`; `none` for [`Scaling::Alone`].
+    /// How gradients are reduced over ranks: `tree` or `nccl`; `none` for [`Scaling::Alone`].
     pub reduction: String,
-    /// Whether the optimizer state was sharded over the ranks.
+    /// Whether the optimizer state was sharded over ranks.
     pub shard_optimizer: bool,
     /// Number of sequences in a micro-batch.
     pub micro_batch: usize,
     /// Number of micro-batches in a step, over all ranks.
     pub micro_batches: usize,
-    /// Number of tokens in a step, over all ranks; of samples or images for models of these.
+    /// Number of tokens (or samples, or images) in a step, over all ranks.
     pub tokens: u64,
     /// Unit of the throughput: tokens/s, samples/s or images/s.
     #[serde(default = "tokens_per_second")]
@@ -84,24 +83,24 @@ pub struct ScalingRun {
     /// Minimum duration of the warm-up in seconds.
     #[serde(default)]
     pub warm_up_seconds: f64,
-    /// Number of warm-up steps that were run.
+    /// Number of warm-up steps actually run.
     #[serde(default)]
     pub warm_up_steps: u64,
     /// Round of the measurement, from 1.
     #[serde(default = "first_round")]
     pub round: usize,
-    /// Median step by rank 0's clock, in seconds from the end of one step to the end of the next.
+    /// Median step time by rank 0's clock, in seconds from the end of one step to the end of the next.
     pub step_seconds: f64,
-    /// Predicted step in seconds, if the device is described.
+    /// Predicted step time in seconds, if the device has a description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_step_seconds: Option<f64>,
-    /// Shortest step, in seconds.
+    /// Shortest step time, in seconds.
     pub least_seconds: f64,
-    /// Longest step, in seconds.
+    /// Longest step time, in seconds.
     pub most_seconds: f64,
     /// Loss of step `warm_up + steps`, independent of the duration of the warm-up.
     pub loss: f32,
-    /// Figures of each rank, in rank order.
+    /// Measurements of each rank, in rank order.
     pub by_rank: Vec<RankFigures>,
 }
 
@@ -113,17 +112,17 @@ fn tokens_per_second() -> String {
     "tokens/s".to_owned()
 }
 
-/// Figures of a run on one rank.
+/// One rank's measurements of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankFigures {
-    /// The rank; for [`Scaling::Alone`], the world.
+    /// Number of the rank; for [`Scaling::Alone`], of the world.
     pub rank: usize,
     /// Name of the rank's host.
     pub host: String,
     /// Name of the rank's device, such as `cuda:1`.
     #[serde(default)]
     pub device: String,
-    /// Median step by the rank's own clock, in seconds; 0 if not measured.
+    /// Median step time by the rank's own clock, in seconds; 0 if not measured.
     #[serde(default)]
     pub step_seconds: f64,
     /// See [`Statistic::PeakAllocatedBytes`].
@@ -148,8 +147,8 @@ pub struct RankFigures {
 }
 
 impl RankFigures {
-    /// Collects the figures from a rank's statistics and its median step by its own clock, in seconds.
-    pub fn of(statistics: &RankStatistics, step_seconds: f64) -> Self {
+    /// Collects the figures from a rank's statistics and its median step time by its own clock, in seconds.
+    pub fn from_statistics(statistics: &RankStatistics, step_seconds: f64) -> Self {
         let phase = |phase| statistics.get(Statistic::MedianTime(phase));
         RankFigures {
             rank: statistics.rank,
@@ -170,7 +169,7 @@ impl RankFigures {
 }
 
 impl ScalingRun {
-    /// Tokens per second of the median step; for [`Scaling::Alone`], summed over the worlds.
+    /// Returns the tokens per second of the median step; for [`Scaling::Alone`], summed over the worlds.
     pub fn tokens_per_second(&self) -> f64 {
         match self.scaling {
             Scaling::Alone => self.tokens_per_second_of_each().sum(),
@@ -178,18 +177,18 @@ impl ScalingRun {
         }
     }
 
-    /// Tokens per second of each rank by its own clock, in rank order.
+    /// Returns the tokens per second of each rank by its own clock, in rank order.
     pub fn tokens_per_second_of_each(&self) -> impl Iterator<Item = f64> {
         let part = self.tokens as f64 / self.ranks as f64;
         self.by_rank.iter().map(move |rank| part / rank.step_seconds)
     }
 
-    /// Number of micro-batches per rank in a step.
+    /// Returns the number of micro-batches per rank in a step.
     pub(crate) fn micro_batches_of_each(&self) -> usize {
         self.micro_batches / self.ranks.max(1)
     }
 
-    /// Exposed communication of the median step in seconds, on the rank with the most; 0 without
+    /// Returns the exposed communication of the median step in seconds, on the rank with the most; 0 without
     /// communication.
     pub fn exposed_seconds(&self) -> f64 {
         let exposed = |rank: &RankFigures| rank.exchange_microseconds + rank.reduce_microseconds;
@@ -201,24 +200,24 @@ impl ScalingRun {
         self.ranks > 1 && self.scaling != Scaling::Alone
     }
 
-    /// Largest peak of allocated bytes among the ranks.
+    /// Returns the largest peak of allocated bytes of any rank.
     pub fn peak_allocated(&self) -> u64 {
         self.by_rank.iter().map(|rank| rank.peak_allocated_bytes).max().unwrap_or(0)
     }
 
-    /// Largest peak of reserved bytes among the ranks.
+    /// Returns the largest peak of reserved bytes of any rank.
     pub fn peak_reserved(&self) -> u64 {
         self.by_rank.iter().map(|rank| rank.peak_reserved_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the run as a line of JSON, without the line feed.
+    /// Returns the run as a JSON line, without the line feed.
     pub fn to_line(&self) -> Result<String> {
         let line_error =
             |error: serde_json::Error| TelemetryError::Line { line: 0, reason: error.to_string() };
         serde_json::to_string(self).map_err(line_error)
     }
 
-    /// Parses a run from a line of JSON.
+    /// Parses a run from a JSON line.
     fn from_line(text: &str) -> std::result::Result<Self, String> {
         let mut run: ScalingRun = serde_json::from_str(text).map_err(|error| error.to_string())?;
         // Older versions did not write `warm_up_steps`; in their runs it equals `warm_up`.
@@ -244,20 +243,20 @@ impl ScalingRun {
 /// Parses one run per line, skipping empty lines.
 ///
 /// # Errors
-/// The first line that is not a run.
+/// A line is not a run; the error names the first one.
 pub fn parse_runs(text: &str) -> Result<Vec<ScalingRun>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let refuse = |line| move |reason| TelemetryError::Line { line, reason };
     lines.map(|(index, line)| ScalingRun::from_line(line).map_err(refuse(index + 1))).collect()
 }
 
-/// Largest size of a file of runs in bytes.
+/// Maximum size of a file of runs, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Reads the runs of a file.
+/// Reads a file of runs.
 ///
 /// # Errors
-/// The file cannot be read; a line that is not a run.
+/// The file cannot be read, or a line is not a run.
 pub fn read_runs(path: &Path) -> Result<Vec<ScalingRun>> {
     let text = input::read_text(path, MOST_BYTES).unreadable(path)?;
     parse_runs(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })

@@ -1,4 +1,4 @@
-//! The statistics of a rank. A new one is a line here and an expression in `RankStatistics::take`.
+//! The statistics of a rank. A new statistic is a line here and an expression in `RankStatistics::take`.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -29,14 +29,14 @@ macro_rules! statistics {
             /// Allocated bytes of a category at the peak of `allocated_bytes`, not at the category's own
             /// peak. The sum over categories is `peak_allocated_bytes`.
             PeakBytes(Category),
-            /// Median time that a step spends in a phase, over the last 1,024 timed steps.
+            /// Median time of a phase per step, over the last 1,024 timed steps.
             MedianTime(Phase),
-            /// Time that all timed steps together spend in a phase.
+            /// Total time of a phase over all timed steps.
             WholeTime(Phase),
         }
 
         impl Statistic {
-            /// Key in files and name in tables.
+            /// Returns the key in files, which is also the name in tables.
             pub fn name(self) -> Cow<'static, str> {
                 match self {
                     $(Statistic::$variant => $name.into(),)+
@@ -47,7 +47,7 @@ macro_rules! statistics {
                 }
             }
 
-            /// Unit of the value.
+            /// Returns the unit of the value.
             pub fn unit(self) -> Unit {
                 match self {
                     $(Statistic::$variant => Unit::$unit,)+
@@ -80,12 +80,12 @@ statistics! {
     PeakReservedBytes "peak_reserved_bytes" Bytes,
     /// Bytes requested by the owners of active blocks, without rounding.
     RequestedBytes "requested_bytes" Bytes,
-    /// Bytes of blocks that are not usable yet: allocated, or freed while another stream uses them.
+    /// Bytes of unusable blocks: allocated, or freed while another stream still uses them.
     ActiveBytes "active_bytes" Bytes,
-    /// Bytes of cached blocks in segments that are partly in use, which emptying the cache cannot return.
-    /// Excludes expandable segments.
+    /// Bytes of cached blocks in partly used segments, which emptying the cache cannot return. Excludes
+    /// expandable segments.
     InactiveSplitBytes "inactive_split_bytes" Bytes,
-    /// Number of cached blocks in segments that are partly in use.
+    /// Number of cached blocks in partly used segments.
     InactiveSplitBlocks "inactive_split_blocks" Count,
     /// Number of segments. Excludes expandable segments.
     Segments "segments" Count,
@@ -93,7 +93,7 @@ statistics! {
     AllocatedBlocks "allocated_blocks" Count,
     /// Number of allocations since the start.
     Allocations "allocations" Count,
-    /// Number of requests that emptied the cache and tried again.
+    /// Number of requests that were retried after emptying the cache.
     Retries "retries" Count,
     /// Number of requests that failed for lack of memory.
     OutOfMemory "ooms" Count,
@@ -101,48 +101,48 @@ statistics! {
     DriverAllocations "driver_allocations" Count,
     /// Number of calls that returned memory to the driver.
     DriverFrees "driver_frees" Count,
-    /// Allocated bytes of the rank's host pool, which holds what is offloaded: pinned memory for a GPU.
+    /// Allocated bytes of the rank's host pool, which holds offloaded tensors: pinned memory for a GPU.
     HostAllocatedBytes "host_allocated_bytes" Bytes,
-    /// Peak of the bytes that the host pool has taken from the host.
+    /// Peak of the bytes that the host pool has reserved.
     PeakHostReservedBytes "peak_host_reserved_bytes" Bytes,
     /// Bytes of collectives' operands sent to other ranks. Excludes headers and the control channel.
     BytesSent "bytes_sent" Bytes,
     /// Bytes of collectives' operands received from other ranks. Excludes headers and the control channel.
     BytesReceived "bytes_received" Bytes,
-    /// Number of calls of process groups.
+    /// Number of calls of collectives and transfers.
     CollectiveCalls "collective_calls" Count,
-    /// Bytes used on the device by the driver's account when the context had been created: the context and
-    /// other processes. 0 without a driver.
+    /// Bytes used on the device when the rank's context had just been created, as the driver reports: the
+    /// context and other processes. 0 without a driver.
     ContextBytes "context_bytes" Bytes,
-    /// Bytes that loading kernels and creating library handles took, of all ranks that share the device.
+    /// Bytes taken by loading kernels and creating library handles, over all ranks that share the device.
     ModuleBytes "module_bytes" Bytes,
-    /// Bytes that connections to other ranks took: buffers and kernels of NCCL.
+    /// Bytes taken by connections to other ranks: buffers and kernels of NCCL.
     CommunicatorBytes "communicator_bytes" Bytes,
-    /// Bytes that drivers and libraries took during the first step, of all ranks that share the device.
+    /// Bytes taken by drivers and libraries during the first step, over all ranks that share the device.
     WarmUpBytes "warm_up_bytes" Bytes,
-    /// Bytes used on the device at the end by the driver's account.
+    /// Bytes used on the device at the end, as the driver reports.
     DriverUsedBytes "driver_used_bytes" Bytes,
-    /// `driver_used_bytes` minus context, modules, communicators, warm-up and what all ranks that share the
-    /// device have reserved; at least 0.
+    /// `driver_used_bytes` minus context, modules, communicators, warm-up and the bytes reserved by all ranks
+    /// that share the device; at least 0.
     UnaccountedBytes "unaccounted_bytes" Bytes,
     /// Growth of `unaccounted_bytes` since the second step.
     UnaccountedGrowthBytes "unaccounted_growth_bytes" Bytes,
     /// Number of GPUs on which the process has a context. 0 without a driver.
     DeviceContexts "device_contexts" Count,
-    /// Number of ranks that share the device: `parallel.ranks_per_device` at most. 0 without a driver.
+    /// Number of ranks that share the device: at most `parallel.ranks_per_device`. 0 without a driver.
     DeviceRanks "device_ranks" Count,
-    /// Number of steps whose phases were timed: all but the first, which warms up, unless it is the only one.
-    /// 0 if nothing is computed.
+    /// Number of timed steps: all but the first, which warms up, unless it is the only step. 0 if nothing is
+    /// computed.
     TimedSteps "timed_steps" Count,
-    /// Median timed step, from beginning to end on the device's compute stream. Excludes what happens between
-    /// steps: validation, checkpoints, agreement on when to stop.
+    /// Median timed step, from beginning to end on the device's compute stream. Excludes work between steps:
+    /// validation, checkpoints, agreeing when to stop.
     MedianStepTime "median_step_microseconds" Microseconds,
-    /// Time of all timed steps together.
+    /// Total time of all timed steps.
     WholeStepTime "whole_step_microseconds" Microseconds,
 }
 
 impl Statistic {
-    /// Statistics of memory that tables show.
+    /// Memory statistics shown in tables.
     pub const MEMORY: [Statistic; 4] = [
         Statistic::AllocatedBytes,
         Statistic::ReservedBytes,

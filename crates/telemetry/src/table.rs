@@ -1,4 +1,4 @@
-//! Text tables: aligned columns, and the tables of memory, devices and time by rank.
+//! Text tables: aligned columns, and per-rank tables of memory, devices and time.
 
 use std::fmt::Write;
 
@@ -10,16 +10,15 @@ mod phases;
 
 pub use phases::phase_table;
 
-/// Number of ranks above which ranks with equal values share a row.
+/// Above this number of ranks, ranks with equal values share a row.
 const LINES: usize = 16;
-/// The column of ranks that offload something.
+/// Statistic whose column is shown if a rank offloads to the host.
 const HOST: Statistic = Statistic::PeakHostReservedBytes;
 const GAP: &str = "  ";
 
-/// Returns a table with a row for each rank: allocated and reserved bytes and their peaks, and bytes of the
-/// host if any rank offloads something; then the maximum
-/// and minimum of each with the first rank that has it, and the sums over ranks that share a device. Ranks
-/// whose allocator retried or ran out of memory are listed below the table.
+/// Returns a table with a row for each rank: allocated and reserved bytes, their peaks, and peak host bytes
+/// if any rank offloads. Below follow each column's maximum and minimum with the first such rank, and sums
+/// over ranks that share a device. Ranks whose allocator retried or ran out of memory are listed last.
 pub fn memory_table(ranks: &[RankStatistics]) -> String {
     let (columns, common) = name_columns(ranks);
     let shown = shown(ranks);
@@ -54,14 +53,13 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
     text
 }
 
-/// Returns the columns of the memory table: those of the device, and of the host if a rank offloads
-/// something.
+/// Returns the statistics in the memory table; host memory is included if any rank offloads.
 fn shown(ranks: &[RankStatistics]) -> Vec<Statistic> {
     let offloads = ranks.iter().any(|rank| rank.get(HOST) > 0);
     Statistic::MEMORY.into_iter().chain(offloads.then_some(HOST)).collect()
 }
 
-/// Columns of the device table: the parts of the bytes used on a device.
+/// Columns of the device table: what the memory used on a device consists of.
 const ACCOUNT: [Statistic; 7] = [
     Statistic::ContextBytes,
     Statistic::ModuleBytes,
@@ -72,8 +70,8 @@ const ACCOUNT: [Statistic; 7] = [
     Statistic::DriverUsedBytes,
 ];
 
-/// Returns a table with a row for each rank, or for all ranks that share a device: the bytes used on the
-/// device as the driver counts them, and their parts. Empty if no device has a driver.
+/// Returns a table with a row for each device: its ranks, the bytes used as the driver reports them, and
+/// their breakdown. Empty if no device has a driver.
 pub fn device_table(ranks: &[RankStatistics]) -> String {
     if ranks.iter().all(|rank| rank.get(Statistic::DriverUsedBytes) == 0) {
         return String::new();
@@ -85,7 +83,7 @@ pub fn device_table(ranks: &[RankStatistics]) -> String {
         let mut row = vec![numbers(device)];
         row.extend(ACCOUNT.map(|statistic| {
             let values = device.iter().map(|rank| rank.get(statistic));
-            // All other parts are those of the whole device on each of its ranks.
+            // Every rank of a device reports the other columns for the whole device.
             let value = match statistic {
                 Statistic::ReservedBytes => values.sum(),
                 _ => values.max().unwrap_or(0),
@@ -98,7 +96,7 @@ pub fn device_table(ranks: &[RankStatistics]) -> String {
     format!("device by rank\n{}", aligned(&rows, 1, &[1]))
 }
 
-/// Returns the ranks of each device, of which several may share one.
+/// Groups ranks by device.
 fn devices(ranks: &[RankStatistics]) -> Vec<Vec<&RankStatistics>> {
     let mut devices: Vec<Vec<&RankStatistics>> = Vec::new();
     for rank in ranks {
@@ -114,13 +112,13 @@ fn devices(ranks: &[RankStatistics]) -> Vec<Vec<&RankStatistics>> {
     devices
 }
 
-/// Returns the numbers of ranks, as in `0-3`.
-fn numbers(of: &[&RankStatistics]) -> String {
-    ranges(of.iter().map(|statistics| statistics.rank))
+/// Formats the numbers of ranks, as in `0-3`.
+fn numbers(ranks: &[&RankStatistics]) -> String {
+    ranges(ranks.iter().map(|statistics| statistics.rank))
 }
 
-/// Returns a table with a row for each statistic that is not 0 on all ranks: the value of one rank or, for
-/// several ranks, the maximum and minimum with the first rank that has each.
+/// Returns a table with a row for each statistic that is nonzero on some rank. It has the value of a single
+/// rank; for several ranks, the maximum and minimum with the first such rank.
 pub fn full_table(ranks: &[RankStatistics]) -> String {
     let mut rows = vec![match ranks.len() {
         1 => vec!["statistic".to_owned(), format!("rank {}", ranks[0].rank)],
@@ -149,13 +147,13 @@ struct NameColumn {
     name: fn(&RankStatistics) -> &str,
 }
 
-/// Columns besides the rank, shown if the ranks' values differ.
+/// Optional columns after the rank's number, shown if the ranks' values differ.
 const NAMES: [NameColumn; 2] = [
     NameColumn { title: "host", name: |rank| &rank.host },
     NameColumn { title: "device", name: |rank| &rank.device },
 ];
 
-/// Returns the columns that name a row, and the title's text for names that all ranks share.
+/// Returns the columns that identify a row, and text for the title with names that all ranks share.
 fn name_columns(ranks: &[RankStatistics]) -> (Vec<NameColumn>, String) {
     let mut columns = vec![NameColumn { title: "rank", name: |_| "" }];
     let mut common = String::new();
@@ -170,8 +168,8 @@ fn name_columns(ranks: &[RankStatistics]) -> (Vec<NameColumn>, String) {
     (columns, common)
 }
 
-/// Groups the ranks of each row: one rank or, above [`LINES`] ranks, all ranks with equal cells, in the order
-/// of the first.
+/// Groups the ranks of each row: one rank each or, above [`LINES`] ranks, all ranks with equal cells. Groups
+/// are in the order of their first rank.
 fn groups<'a>(ranks: &'a [RankStatistics], columns: &[NameColumn]) -> Vec<Vec<&'a RankStatistics>> {
     let mut groups: Vec<Vec<&RankStatistics>> = Vec::new();
     let same = |a: &RankStatistics, b: &RankStatistics| {
@@ -199,7 +197,7 @@ fn exact(statistic: Statistic, value: u64) -> String {
     }
 }
 
-/// Returns the extreme value over all ranks, with the first rank that has it.
+/// Formats the extreme value over all ranks, with the first rank that has it.
 fn extreme(ranks: &[RankStatistics], statistic: Statistic, wins: Wins) -> String {
     let values = ranks.iter().map(|rank| (rank.get(statistic), rank.rank));
     let best = values.reduce(|old, new| if wins(new.0, old.0) { new } else { old });

@@ -1,6 +1,6 @@
 //! TensorBoard event files: the scalars of every step, under torchtitan's names.
 //!
-//! A file is a sequence of records: length, its checksum, an `Event` in protobuf's encoding, its checksum.
+//! A file is a sequence of records: length, its checksum, a protobuf-encoded `Event`, its checksum.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -21,7 +21,7 @@ pub const DIRECTORY: &str = "tensorboard";
 const FILE: &str = "events.out.tfevents.0.plimsoll";
 /// Contents of the first record.
 const VERSION: &str = "brain.Event:2";
-/// Most bytes of an event, the scalars of a step.
+/// Maximum bytes of an event, which holds the scalars of one step.
 const MOST_EVENT: u64 = 64 << 20;
 /// Bytes of a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -34,8 +34,8 @@ pub struct TensorBoardWriter {
 }
 
 impl TensorBoardWriter {
-    /// Continues the file in `run_dir` after the records of step `step`, removing later and incomplete ones;
-    /// begins a file if there is none.
+    /// Continues the file in `run_dir` after the records of step `step`, removing later and incomplete
+    /// records. Starts a file if there is none.
     pub fn resume(run_dir: &Path, step: u64, world_size: usize) -> Result<Self> {
         let directory = run_dir.join(DIRECTORY);
         std::fs::create_dir_all(&directory).context(&directory, "create it")?;
@@ -68,10 +68,12 @@ impl TensorBoardWriter {
     }
 }
 
-/// Returns the scalars of a step. Throughput is that of a rank; memory is the most of any rank, between
-/// records of all ranks rank 0's. "Active" bytes are allocated ones: nothing is freed late.
+/// Returns the scalars of a step. Throughput is per rank; memory is the maximum over ranks, or rank 0's in
+/// steps without records of all ranks. "Active" bytes equal allocated bytes, because nothing is freed late.
 fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
-    let most = |own: u64, of: fn(&crate::RankStep) -> u64| metrics.ranks.iter().map(of).fold(own, u64::max);
+    let most = |own: u64, bytes_in: fn(&crate::RankStep) -> u64| {
+        metrics.ranks.iter().map(bytes_in).fold(own, u64::max)
+    };
     let active = most(metrics.step_peak_allocated_bytes, |rank| rank.step_peak_allocated_bytes);
     let reserved = most(metrics.step_peak_reserved_bytes, |rank| rank.step_peak_reserved_bytes);
     let capacity = metrics.ranks.iter().map(|rank| rank.capacity_bytes).min().filter(|bytes| *bytes > 0);
@@ -103,20 +105,20 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
     scalars.chain(loads(metrics)).collect()
 }
 
-/// Returns the loads of experts as multiples of their layer's mean, and the largest of each layer.
+/// Returns each expert's load divided by its layer's mean, and each layer's largest such ratio.
 fn loads(metrics: &StepMetrics) -> impl Iterator<Item = (String, f64)> {
     let loads = metrics.more.get(EXPERT_LOADS).map(ExpertLoads::of_json).unwrap_or_default();
-    loads.into_iter().flat_map(|of| {
+    loads.into_iter().flat_map(|layer| {
         let expert = |(expert, tokens): (usize, &u32)| {
-            (format!("expert_loads/layer_{}/expert_{expert}", of.layer), of.of_mean(*tokens))
+            (format!("expert_loads/layer_{}/expert_{expert}", layer.layer), layer.of_mean(*tokens))
         };
-        let most = (format!("expert_loads/layer_{}/largest", of.layer), of.imbalance());
-        of.tokens.iter().enumerate().map(expert).chain([most]).collect::<Vec<_>>()
+        let most = (format!("expert_loads/layer_{}/largest", layer.layer), layer.imbalance());
+        layer.tokens.iter().enumerate().map(expert).chain([most]).collect::<Vec<_>>()
     })
 }
 
-/// Returns an event's bytes: time (field 1), step (2), a summary (5) of values, each with a tag (1) and a
-/// number (2).
+/// Encodes an event: time (field 1), step (2), and a summary (5) of values, each with a tag (1) and a number
+/// (2).
 fn event(step: u64, scalars: &[(String, f64)]) -> Vec<u8> {
     let mut event = time();
     event.push(2 << 3);
@@ -126,7 +128,7 @@ fn event(step: u64, scalars: &[(String, f64)]) -> Vec<u8> {
         let mut entry = Vec::new();
         field(&mut entry, 1, tag.as_bytes());
         entry.push(2 << 3 | 5);
-        // TensorBoard's numbers are f32.
+        // TensorBoard stores numbers as f32.
         entry.extend((*value as f32).to_le_bytes());
         field(&mut summary, 1, &entry);
     }
@@ -134,14 +136,14 @@ fn event(step: u64, scalars: &[(String, f64)]) -> Vec<u8> {
     event
 }
 
-/// Returns the first event's bytes: the version (field 3).
+/// Encodes the first event, which holds the version (field 3).
 fn version() -> Vec<u8> {
     let mut event = time();
     field(&mut event, 3, VERSION.as_bytes());
     event
 }
 
-/// Returns the field of the time in seconds, with which every event begins.
+/// Encodes the current time in seconds, the first field of every event.
 fn time() -> Vec<u8> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
     let mut event = vec![1 << 3 | 1];
@@ -174,7 +176,7 @@ fn record(event: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Returns the bytes of the intact records up to step `step`, of which it holds one at a time.
+/// Returns the length in bytes of the intact records up to step `step`. Reads one record at a time.
 fn intact_length(mut records: impl Read, step: u64) -> io::Result<u64> {
     let mut length = 0;
     while let Some(event) = next_event(&mut records)? {
@@ -186,7 +188,7 @@ fn intact_length(mut records: impl Read, step: u64) -> io::Result<u64> {
     Ok(length)
 }
 
-/// Returns the event of the next record, if it is complete and intact.
+/// Returns the event of the next record; `None` if it is incomplete or damaged.
 fn next_event(records: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let Some(head) = next_bytes(records, 12)? else { return Ok(None) };
     let (length, sum) = head.split_at(8);
@@ -206,7 +208,7 @@ fn next_bytes(records: &mut impl Read, count: u64) -> io::Result<Option<Vec<u8>>
     Ok((read == count).then_some(bytes))
 }
 
-/// Returns the step of an event that this module wrote; 0 for the first one.
+/// Returns the step of an event that this module wrote; 0 for the version event.
 fn step_of(event: &[u8]) -> Option<u64> {
     let rest = event.get(9..)?;
     let (tag, digits) = rest.split_first()?;
@@ -221,7 +223,7 @@ fn step_of(event: &[u8]) -> Option<u64> {
         .try_fold(0_u64, |step, byte| step.checked_mul(128).map(|step| step | u64::from(byte & 0x7f)))
 }
 
-/// Returns the CRC-32C of `bytes`, rotated and offset as in TensorFlow's records.
+/// Returns the CRC-32C of `bytes`, masked as in TensorFlow's records.
 fn masked_crc32c(bytes: &[u8]) -> u32 {
     let crc = !bytes.iter().fold(!0, |crc: u32, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
@@ -239,9 +241,9 @@ mod tests {
         let mut metrics = StepMetrics::default();
         metrics.more.insert(EXPERT_LOADS.to_owned(), ExpertLoads::to_json(&loads));
         let scalars = scalars(&metrics, 1.0);
-        let of = |name: &str| scalars.iter().find(|(own, _)| own == name).map(|(_, value)| *value);
-        assert_eq!(of("expert_loads/layer_2/expert_1"), Some(0.5));
-        assert_eq!(of("expert_loads/layer_2/largest"), Some(1.5));
+        let scalar = |name: &str| scalars.iter().find(|(own, _)| own == name).map(|(_, value)| *value);
+        assert_eq!(scalar("expert_loads/layer_2/expert_1"), Some(0.5));
+        assert_eq!(scalar("expert_loads/layer_2/largest"), Some(1.5));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Timelines of steps: the work on each rank's streams, in Chrome's trace format, which Perfetto
-//! (ui.perfetto.dev) displays. Ranks are processes of the trace, rows are threads.
+//! Timelines of steps: the work on each rank's streams, in Chrome's trace format, for Perfetto
+//! (ui.perfetto.dev). Ranks are processes of the trace; rows are threads.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::error::{Result, TelemetryError};
 use crate::operators::OperatorSpan;
 
 system::names! {
-    /// The row of a span.
+    /// The row in which a span is shown.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     pub enum Row {
         /// Phases of each step, on the compute stream.
@@ -30,12 +30,12 @@ system::names! {
         Exchange = "exchange",
         /// Copies of micro-batches from the host.
         Input = "input",
-        /// Copies of the state to the host.
+        /// Copies of training state to the host.
         Snapshot = "snapshot",
     }
 }
 
-/// A piece of work with its time.
+/// One piece of work on a stream, with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
     /// Row that shows the span.
@@ -48,7 +48,7 @@ pub struct Span {
     pub begin: f64,
     /// Duration in microseconds.
     pub length: f64,
-    /// Whether compute waited for other ranks meanwhile.
+    /// Whether compute waited for other ranks during the span.
     pub exposed: bool,
 }
 
@@ -63,17 +63,17 @@ pub struct RankTimeline {
     pub spans: Vec<Span>,
     /// Operators, if they were timed.
     pub operators: Vec<OperatorSpan>,
-    /// Bytes in use and reserved, each at a time in microseconds.
+    /// Time in microseconds with the bytes in use and reserved.
     pub memory: Vec<(f64, [u64; 2])>,
-    /// Bytes that the rank has sent along each axis with several ranks.
+    /// Bytes sent along each axis with several ranks.
     pub sent: Vec<(String, u64)>,
 }
 
-/// Gathers the timelines of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
+/// Gathers the timelines of all ranks on rank 0, in rank order; returns `None` on the other ranks. Every rank
 /// must call it.
 ///
 /// # Errors
-/// Errors of the control channel; a message that is not a timeline.
+/// The control channel fails, or a message is not a timeline.
 pub fn gather(control: &mut dyn ControlChannel, own: &RankTimeline) -> Result<Option<Vec<RankTimeline>>> {
     let encoded = serde_json::to_vec(own)
         .map_err(|error| TelemetryError::Encode { rank: own.rank, reason: error.to_string() })?;
@@ -85,20 +85,20 @@ pub fn gather(control: &mut dyn ControlChannel, own: &RankTimeline) -> Result<Op
     all.map(|all| all.iter().enumerate().map(decode).collect()).transpose()
 }
 
-/// Writes the timelines as a trace, completely or not at all.
+/// Writes the timelines as a trace, atomically.
 ///
 /// # Errors
-/// The file cannot be written, or was not written by this program.
+/// The file cannot be written, or exists and was not written by this program.
 pub fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {
     let output = OutputFile::new(path, Replace::Marked(MARK));
     let written = output.and_then(|output| output.write(chrome_trace(ranks).as_bytes()));
     Ok(written.context(path, "write it")?)
 }
 
-/// Text near the start of every trace, by which existing traces are recognised.
+/// Text near the start of every trace. It identifies traces that this program wrote.
 pub const MARK: &str = r#""writer":"plimsoll""#;
 
-/// Returns the timelines as a trace in JSON. Spans of a row must not overlap; work on one stream never does.
+/// Returns the timelines as a JSON trace. Spans of a row must not overlap; work on one stream never does.
 fn chrome_trace(ranks: &[RankTimeline]) -> String {
     let mut events = Vec::new();
     for RankTimeline { rank, host, spans, operators, memory, .. } in ranks {
@@ -138,7 +138,7 @@ fn event(rank: usize, row: usize, span: &Span) -> Value {
     event
 }
 
-/// Returns the event of a call, or of a stretch of a phase outside calls. Own time excludes calls inside.
+/// Returns the event of a call, or of an interval of a phase outside calls. Own times exclude nested calls.
 fn operator_event(rank: usize, row: usize, span: &OperatorSpan) -> Value {
     let OperatorSpan { module, operator, pass, begin, end, .. } = span;
     json!({
@@ -181,12 +181,12 @@ mod tests {
         };
         let trace: Value = serde_json::from_str(&chrome_trace(&[rank(0), rank(1)])).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
-        let of = |kind: &str| events.iter().filter(|event| event["ph"] == kind).collect::<Vec<_>>();
-        assert_eq!(of("M").iter().filter(|event| event["args"]["name"] == "rank 1 on h").count(), 1);
-        let spans = of("X");
+        let events_in = |kind: &str| events.iter().filter(|event| event["ph"] == kind).collect::<Vec<_>>();
+        assert_eq!(events_in("M").iter().filter(|event| event["args"]["name"] == "rank 1 on h").count(), 1);
+        let spans = events_in("X");
         assert_eq!(spans.len(), 6);
         assert!(spans.iter().any(|span| span["tid"] == 1 && span["args"]["module"] == "h.<0>"));
-        assert!(of("C").iter().all(|point| point["args"]["reserved"] == 2048));
+        assert!(events_in("C").iter().all(|point| point["args"]["reserved"] == 2048));
         let exposed: Vec<_> = spans.iter().filter(|span| span["args"]["exposed"] == true).collect();
         assert_eq!(exposed.len(), 2);
         assert!(exposed.iter().all(|span| span["tid"] == 0 && span["ts"] == 4.0 && span["dur"] == 2.5));

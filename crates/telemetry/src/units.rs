@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{BinaryBytes, FormattedDuration};
 pub use system::numbers::grouped;
 
-/// Formats bytes with two decimals in the largest binary unit that gives at least 1, as in `1.39 MiB`.
+/// Formats bytes with two decimals in the largest binary unit not above the value, as in `1.39 MiB`.
 pub fn bytes(bytes: u64) -> String {
     BinaryBytes(bytes).to_string()
 }
@@ -38,7 +38,7 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Formats ascending numbers with consecutive ones joined, as in `0-3,8`.
+/// Formats ascending numbers, joining consecutive ones, as in `0-3,8`.
 pub fn ranges(numbers: impl Iterator<Item = usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for number in numbers {
@@ -97,8 +97,8 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     parse_size::parse_size(text.trim()).ok().filter(|bytes| *bytes < 1 << 63)
 }
 
-/// Returns values as a line of at most `columns` blocks whose heights are the means of stretches, between
-/// `least` and `most`.
+/// Draws values as a line of block characters. The values are averaged over at most `columns` equal
+/// intervals; heights span `least` to `most`.
 pub fn sparkline(values: &[f64], (least, most): (f64, f64), columns: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let span = (most - least).max(f64::MIN_POSITIVE);

@@ -1,4 +1,4 @@
-//! Messages between ranks: values encoded by bincode.
+//! Messages between ranks, encoded by bincode.
 
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Result, TelemetryError};
 
-/// Most bytes that decoding a message may use.
+/// Maximum bytes that decoding a message may allocate.
 const MESSAGE_LIMIT: usize = 1 << 16;
 
 pub(crate) fn encode(rank: usize, value: &impl Serialize) -> Result<Vec<u8>> {
@@ -14,10 +14,10 @@ pub(crate) fn encode(rank: usize, value: &impl Serialize) -> Result<Vec<u8>> {
         .map_err(|error| TelemetryError::Encode { rank, reason: error.to_string() })
 }
 
-/// Decodes a message of rank `from`.
+/// Decodes a message received from rank `from`.
 ///
 /// # Errors
-/// A message of another form.
+/// The message has another form.
 pub(crate) fn decode<T: DeserializeOwned>(from: usize, message: &[u8]) -> Result<T> {
     let refuse = |reason: String| TelemetryError::Decode { rank: from, reason };
     let (value, read) =

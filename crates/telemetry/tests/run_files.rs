@@ -7,7 +7,7 @@ use telemetry::metrics::{self, MetricsWriter, StepMetrics};
 use telemetry::progress::{Progress, StepFigures};
 use telemetry::run_files::{Summary, atomic_write, remove_temporaries};
 
-/// Values that read back the same only if their decimal form is exact.
+/// Losses that read back unchanged only if their decimal form is exact.
 const LOSSES: [f32; 6] = [0.1, 1.0 / 3.0, 5.545_177_5, f32::MIN_POSITIVE, f32::MAX, 16_777_217.0];
 
 #[test]
@@ -87,7 +87,7 @@ fn metrics_continue_after_a_step() {
     assert_eq!(std::fs::read(&path).unwrap(), b"");
 }
 
-/// A line that never ends is refused, and nothing is changed.
+/// Checks that an overlong line is refused and nothing is changed.
 #[test]
 fn metrics_do_not_continue_after_an_endless_line() {
     let directory = tempfile::tempdir().unwrap();

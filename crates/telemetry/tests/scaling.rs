@@ -1,4 +1,4 @@
-//! Runs of the scaling suite as lines of JSON, as a table and as plots.
+//! Tests of scaling runs as JSON lines, a table and plots.
 
 use telemetry::scaling::{
     RankFigures, Scaling, ScalingRun, efficiency_plot, memory_plot, parse_runs, read_runs, scaling_table,
@@ -11,7 +11,7 @@ fn recorded() -> Vec<ScalingRun> {
     parse_runs(RECORDED).unwrap()
 }
 
-/// Returns two devices alone with one micro-batch each: 64,000 and 60,000 tokens/s.
+/// Returns a baseline of two devices alone, with one micro-batch each: 64,000 and 60,000 tokens/s.
 fn alone(round: usize) -> ScalingRun {
     let two = recorded()[1].clone();
     let mut by_rank = two.by_rank.clone();
@@ -26,8 +26,8 @@ fn alone(round: usize) -> ScalingRun {
 fn on(ranks: usize, scaling: Scaling, seconds: f64) -> ScalingRun {
     let mut run = recorded()[1].clone();
     let one = run.by_rank[0].clone();
-    let of = |rank| RankFigures { rank, device: format!("cuda:{rank}"), ..one.clone() };
-    run.by_rank = (0..ranks).map(of).collect();
+    let rank_figures = |rank| RankFigures { rank, device: format!("cuda:{rank}"), ..one.clone() };
+    run.by_rank = (0..ranks).map(rank_figures).collect();
     let micro_batches = if scaling == Scaling::Strong { 8 } else { ranks };
     ScalingRun {
         ranks,
@@ -171,11 +171,11 @@ fn the_median_of_several_rounds_counts() {
     let message = "3 rounds, of which the median counts; their speeds differ by at most 300.0 % (weak, tree, \
                 2 ranks)";
     assert!(table.contains(message) && table.matches("weak     tree").count() == 1, "{table}");
-    // Of two rounds the slower one counts, and a repeated first round replaces all.
+    // Of two rounds the slower is used, and a repeated first round replaces all.
     assert_eq!(speed(&rounds[..2]), "64,000");
     assert_eq!(speed(&[&rounds[..], &[round(1, 0.0005)]].concat()), "512,000");
     assert_eq!(speed(&[&rounds[..], &[round(3, 0.0005)]].concat()), "256,000");
-    // The median round of the baseline counts too.
+    // The baseline also uses its median round.
     let slower = ScalingRun { round: 2, ..alone(2) };
     let with = [&rounds[..1], &[alone(1), slower, alone(3)]].concat();
     let table = scaling_table(&with);
@@ -233,7 +233,7 @@ fn tables_show_differences_between_runs() {
 fn efficiency_without_one_rank_is_relative_to_the_fewest() {
     let runs = [on(8, Scaling::Weak, 0.004), on(2, Scaling::Weak, 0.003), on(2, Scaling::Weak, 0.002)];
     let table = scaling_table(&runs);
-    // The later of two measurements on 2 ranks counts.
+    // The later of two measurements on 2 ranks is used.
     assert!(
         table.contains("weak, tree: efficiency relative to 2 ranks") && table.contains("50.0 %"),
         "{table}"

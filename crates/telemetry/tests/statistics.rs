@@ -103,8 +103,9 @@ fn values_come_from_their_sources() {
     ] {
         assert_eq!(statistics.get(statistic), value, "{}", statistic.name());
     }
-    let sum =
-        |of: fn(Category) -> Statistic| Category::ALL.into_iter().map(|c| statistics.get(of(c))).sum::<u64>();
+    let sum = |to_statistic: fn(Category) -> Statistic| {
+        Category::ALL.into_iter().map(|c| statistics.get(to_statistic(c))).sum::<u64>()
+    };
     assert_eq!(sum(Statistic::LiveBytes), statistics.get(Statistic::AllocatedBytes));
     assert_eq!(sum(Statistic::PeakBytes), statistics.get(Statistic::PeakAllocatedBytes));
     assert_eq!(exhausted(0).get(Statistic::OutOfMemory), 1);

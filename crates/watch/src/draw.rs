@@ -1,4 +1,4 @@
-//! The picture of a run in a terminal.
+//! Draws a run in a terminal.
 
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -13,14 +13,14 @@ use crate::ranks::table;
 use crate::run_view::{Point, RunView, State};
 use crate::warnings::warnings;
 
-/// Rows of a sparkline.
+/// Height of a sparkline in rows.
 const SPARKLINE: u16 = 3;
-/// Rows of the head of the view.
+/// Height of the header in rows.
 const HEAD: u16 = 4;
-/// The highest bar of a sparkline, in its own unit.
+/// Height of the highest bar of a sparkline, in the sparkline's own unit.
 const HIGHEST: f64 = 800.0;
 
-/// Returns a picture of `width` cells with all ranks as plain text.
+/// Draws all ranks as plain text, `width` characters wide.
 #[must_use]
 pub fn frame(run: &RunView, width: u16) -> String {
     let ranks = u16::try_from(run.ranks().count()).unwrap_or(u16::MAX);
@@ -40,7 +40,7 @@ fn text(buffer: &Buffer) -> String {
     (0..area.height).map(line).collect::<String>().trim_end().to_owned() + "\n"
 }
 
-/// Draws the run, with its ranks from number `first` on.
+/// Draws the run, with its ranks from index `first` on.
 pub(crate) fn draw(frame: &mut Frame<'_>, run: &RunView, first: usize) {
     let warned = warnings(run);
     let [head, ranks, curves, below] = Layout::vertical([
@@ -80,7 +80,7 @@ fn draw_head(frame: &mut Frame<'_>, run: &RunView, area: Rect) {
     frame.render_widget(Paragraph::new(figures_of(run)), figures);
 }
 
-/// Returns loss, speed and the time that is left, in words.
+/// Describes loss, speed and the remaining time.
 fn figures_of(run: &RunView) -> String {
     let Some(last) = &run.last else { return String::new() };
     let words = [
@@ -113,7 +113,7 @@ fn draw_curve(
     let number = |value: f64| if value.abs() < 0.01 { format!("{value:.2e}") } else { format!("{value:.4}") };
     let text = format!("{name} {}, from {} to {}", number(*last), number(least), number(most));
     frame.render_widget(Paragraph::new(text), title);
-    // A constant is drawn half as high as the area.
+    // A constant value is drawn at half of the height.
     let height = |value: f64| match most - least {
         0.0 => HIGHEST / 2.0,
         range => HIGHEST * (0.05 + 0.95 * (value - least) / range),
@@ -122,7 +122,7 @@ fn draw_curve(
     frame.render_widget(Sparkline::default().data(bars_of).max(HIGHEST as u64).cyan(), bars);
 }
 
-/// Returns at most `count` means of consecutive values.
+/// Returns at most `count` means, each over consecutive values.
 fn thinned(values: &[f64], count: usize) -> impl Iterator<Item = f64> + '_ {
     let length = values.len().div_ceil(count.max(1)).max(1);
     values.chunks(length).map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64)

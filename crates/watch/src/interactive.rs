@@ -1,4 +1,4 @@
-//! The view in a terminal: it is drawn again when files or keys change.
+//! The interactive view in a terminal, redrawn when files or keys change.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -12,12 +12,12 @@ use system::terminal;
 use crate::draw::{draw, frame};
 use crate::run_view::RunView;
 
-/// Time between two looks at the files.
+/// Interval at which files are read.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Cells of a picture for a file or a pipe.
+/// Width in characters when writing to a file or a pipe.
 const PLAIN_WIDTH: u16 = 160;
 
-/// Error of a view.
+/// An error of a view.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// There is no run, or its files cannot be read.
@@ -28,11 +28,11 @@ pub enum WatchError {
     Terminal(#[from] std::io::Error),
 }
 
-/// Shows the run in `run_dir` until the user leaves with `q`, or once as plain text if standard output is no
-/// terminal or `once` is true.
+/// Shows the run in `run_dir` until the user presses `q`. If standard output is not a terminal or `once` is
+/// true, prints it once as plain text.
 ///
 /// # Errors
-/// No run, a file or a terminal that cannot be read or written.
+/// There is no run, or a file or the terminal cannot be read or written.
 pub fn watch(run_dir: &Path, once: bool) -> Result<(), WatchError> {
     let mut run = RunView::open(run_dir)?;
     run.refresh()?;

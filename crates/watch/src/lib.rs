@@ -1,7 +1,7 @@
-//! The live view of a run: a row for every rank, the course of the loss, and warnings.
+//! A live view of a run: a row for every rank, the loss over time, and warnings.
 //!
-//! The one idea: **watching only reads the files that a run writes anyway**, so it slows nothing, works from
-//! another terminal, and shows a run that has ended as well.
+//! The one idea: **watching only reads files that a run writes anyway**, so it slows nothing, works from
+//! another terminal, and also shows a run that has ended.
 //!
 //! ```no_run
 //! let mut run = watch::RunView::open(std::path::Path::new("runs/seen"))?;

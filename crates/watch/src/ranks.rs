@@ -9,15 +9,15 @@ use telemetry::{GpuLoad, Phase, RankStep, VALIDATION};
 
 use crate::run_view::RunView;
 
-/// Cells of a memory bar.
+/// Width of a memory bar in characters.
 const BAR: u64 = 20;
 
-/// A column: its title, its width, and its text for a rank.
+/// A column: its title, its width in characters, and its text for a rank.
 struct Column {
     title: String,
     width: u16,
     cell: Box<dyn Fn(&RankStep) -> Line<'static>>,
-    /// Columns with the highest number are left out first where the view is too narrow.
+    /// Priority; in a narrow view, columns with the highest number are omitted first.
     rank: u8,
 }
 
@@ -31,13 +31,13 @@ impl Column {
         Column { title: title.into(), width, cell: Box::new(cell), rank }
     }
 
-    /// A column of right-aligned text.
+    /// Creates a column of right-aligned text.
     fn text(title: &str, width: u16, rank: u8, cell: impl Fn(&RankStep) -> String + 'static) -> Self {
         Column::new(title, width, rank, move |record| Line::from(cell(record)).right_aligned())
     }
 }
 
-/// Returns a rank's memory as a bar: allocated, reserved, and free up to its capacity.
+/// Draws a rank's memory as a bar: allocated, reserved, and free up to its capacity.
 fn bar(record: &RankStep) -> Line<'static> {
     let capacity = record.capacity_bytes.max(1);
     let cells = |bytes: u64| {
@@ -59,7 +59,7 @@ fn milliseconds(record: &RankStep, phase: &str) -> String {
     time.map_or_else(String::new, |time| format!("{:.1}", time as f64 / 1000.0))
 }
 
-/// Returns the columns that have something to show.
+/// Returns the columns for which the run has data.
 fn columns(run: &RunView) -> Vec<Column> {
     let mut columns = vec![
         Column::text("rank", 4, 0, |record| record.rank.to_string()),
@@ -104,12 +104,12 @@ fn entered(run: &RunView, phase: &str) -> bool {
     run.ranks().any(|record| record.phases.contains_key(phase))
 }
 
-/// Returns the table of the ranks from number `first` on, with the columns that fit into `width` cells.
+/// Returns the table of the ranks from index `first` on, with the columns that fit into `width` characters.
 pub(crate) fn table(run: &RunView, width: u16, first: usize) -> Table<'static> {
     let mut columns = columns(run);
     let total = |columns: &[Column]| columns.iter().map(|column| column.width + 1).sum::<u16>();
     while total(&columns) > width + 1 {
-        // Among equals, the last.
+        // Among equal columns, the last is omitted.
         let leaves = columns.iter().enumerate().max_by_key(|(_, column)| column.rank);
         let Some((index, _)) = leaves.filter(|(_, column)| column.rank > 0) else { break };
         columns.remove(index);

@@ -14,12 +14,12 @@ use telemetry::{Prediction, RankStep};
 
 use crate::tail::Tail;
 
-/// Most bytes of `sessions.json` and `summary.json` that are read.
+/// Maximum size of `sessions.json` and `summary.json` in bytes.
 const MOST_BYTES: u64 = 256 << 20;
-/// Records of each rank that are kept, to see whether its memory grows.
+/// Number of records kept per rank, to detect growing memory.
 const KEPT: usize = 6;
 
-/// Latest steps whose median time is compared with the predicted one.
+/// Number of latest steps whose median time is compared with the prediction.
 const RECENT: usize = 9;
 
 /// A line of `metrics.jsonl`.
@@ -40,7 +40,7 @@ pub(crate) struct StepLine {
     ranks: Vec<RankStep>,
 }
 
-/// The figures of a step that are drawn over time.
+/// The values of a step that are drawn over time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) step: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Point {
     pub(crate) learning_rate: Option<f64>,
 }
 
-/// A run as its directory shows it.
+/// A run, as shown by the files in its directory.
 #[derive(Debug)]
 pub struct RunView {
     run_dir: PathBuf,
@@ -60,34 +60,34 @@ pub struct RunView {
     pub(crate) points: Vec<Point>,
     pub(crate) last: Option<StepLine>,
     pub(crate) validation_loss: Option<f64>,
-    /// The latest records of each rank with the steps of their lines, the newest last.
+    /// Latest records of each rank with the step of each, the newest last.
     pub(crate) records: BTreeMap<usize, VecDeque<(u64, RankStep)>>,
     /// The last known activity of each rank.
     pub(crate) statuses: Vec<Option<Record>>,
     /// The state of the run's last session.
     pub(crate) state: State,
-    /// Seconds of the latest steps.
+    /// Seconds of each of the latest steps.
     recent: VecDeque<f64>,
-    /// The predicted step of the last session, if there is one.
+    /// Predicted step of the last session, if any.
     pub(crate) prediction: Option<Prediction>,
-    /// Differences from the plan and growth, once the run has ended.
+    /// Sentences about differences from the plan and growing memory, once the run has ended.
     pub(crate) findings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// No session has begun.
+    /// No session has begun yet.
     Unknown,
     Running,
-    /// The last session has ended, in words.
+    /// The last session has ended, as described.
     Ended(String),
 }
 
 impl RunView {
-    /// Opens the run in `run_dir`, of which nothing but the configuration is read yet.
+    /// Opens the run in `run_dir`. Only reads the configuration.
     ///
     /// # Errors
-    /// No run; errors of its configuration.
+    /// There is no run, or its configuration is invalid.
     pub fn open(run_dir: &Path) -> Result<Self, RunError> {
         let config = configuration_of(run_dir, &[])?;
         let name = run_dir.file_name().unwrap_or(run_dir.as_os_str());
@@ -110,11 +110,11 @@ impl RunView {
         })
     }
 
-    /// Reads what has been written since the last call.
+    /// Reads everything written since the last call.
     pub fn refresh(&mut self) -> Result<(), RunError> {
         let path = self.run_dir.join("metrics.jsonl");
         let mut metrics = self.metrics.clone();
-        // A line that a killed process has damaged is skipped.
+        // Lines damaged by a killed process are skipped.
         let read =
             metrics.read(|line| serde_json::from_slice(line).into_iter().for_each(|line| self.add(line)));
         read.map_err(|source| RunError::unreadable(&path, source))?;
@@ -153,7 +153,7 @@ impl RunView {
         self.last = Some(line);
     }
 
-    /// Returns a file's JSON; null if it does not exist or is being replaced.
+    /// Parses a JSON file; null if it does not exist or is being replaced.
     fn read_json(&self, name: &str) -> Result<Value, RunError> {
         let path = self.run_dir.join(name);
         match input::read(&path, MOST_BYTES) {
@@ -167,7 +167,7 @@ impl RunView {
         self.records.values().filter_map(|records| records.back().map(|(_, record)| record))
     }
 
-    /// How recent steps are slower than predicted, in words.
+    /// Describes how recent steps are slower than predicted; `None` if they are not.
     pub(crate) fn slowdown(&self) -> Option<String> {
         let ranks: Vec<RankStep> = self.ranks().cloned().collect();
         let mut recent: Vec<f64> = self.recent.iter().copied().collect();
@@ -176,8 +176,8 @@ impl RunView {
         Some(self.prediction.as_ref()?.slowdown(*median, &ranks)?.to_string())
     }
 
-    /// Seconds until the last step at the pace of the last one; `None` if it is not known or the run has
-    /// ended.
+    /// Returns the seconds until the last step, at the pace of the latest one; `None` if unknown or if the
+    /// run has ended.
     pub(crate) fn seconds_left(&self) -> Option<f64> {
         let last = self.last.as_ref().filter(|_| self.state == State::Running)?;
         Some(last.seconds? * self.steps.saturating_sub(last.step) as f64)
@@ -197,7 +197,7 @@ fn state(sessions: &Value) -> State {
     }
 }
 
-/// Returns what a summary found about the run's memory, in sentences.
+/// Returns sentences about the run's memory from its summary.
 fn findings(summary: &Value) -> Vec<String> {
     let entries = |key: &str| summary[key].as_array().cloned().unwrap_or_default().into_iter();
     let divergences =

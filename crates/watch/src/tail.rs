@@ -1,4 +1,4 @@
-//! The lines of a file that another process appends to.
+//! Reads lines of a file that another process appends to.
 
 use std::io::{ErrorKind, Result, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use system::input;
 use system::lines::Lines;
 
-/// Most bytes of a line.
+/// Maximum size of a line in bytes.
 const MOST_LINE: u64 = 64 << 20;
 
-/// Reads a growing file: each call passes on the complete lines since the one before.
+/// Reads a growing file: each call returns the complete lines since the previous call.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
     path: PathBuf,
-    /// Bytes of the lines that have been passed on.
+    /// Offset in bytes after the last line read.
     offset: u64,
 }
 
@@ -22,11 +22,11 @@ impl Tail {
         Tail { path, offset: 0 }
     }
 
-    /// Passes the new lines to `take`, complete ones only. If the file has become shorter, it begins again at
-    /// its start. No lines if there is no file.
+    /// Calls `take` with each new complete line. If the file has become shorter, reading restarts at its
+    /// beginning. A missing file has no lines.
     ///
     /// # Errors
-    /// The file cannot be read, is not regular, or has a line that is too long.
+    /// The file cannot be read, is not regular, or has an overlong line.
     pub(crate) fn read(&mut self, mut take: impl FnMut(&[u8])) -> Result<()> {
         let mut file = match input::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -36,7 +36,7 @@ impl Tail {
             self.offset = 0;
         }
         file.seek(SeekFrom::Start(self.offset))?;
-        let mut lines = Lines::of(file, MOST_LINE);
+        let mut lines = Lines::from_file(file, MOST_LINE);
         let start = self.offset;
         while let Some(line) = lines.next_line()?.filter(|line| line.is_complete) {
             self.offset = start + line.range.end;

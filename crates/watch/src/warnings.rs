@@ -1,4 +1,4 @@
-//! Warnings about a run: unequal ranks, growth, throttling, silence, memory that is nearly full.
+//! Warnings about a run: uneven ranks, growing memory, throttling, silent ranks, and nearly full memory.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use telemetry::{Phase, RankStep};
 
 use crate::run_view::{RunView, State};
 
-/// Share by which the slowest rank computes longer than the fastest, from which on it is reported.
+/// Relative difference in compute time between the slowest and fastest rank from which on it is reported.
 const IMBALANCE: f64 = 0.05;
-/// Shortest difference that is reported, in microseconds a step.
+/// Minimum difference that is reported, in microseconds per step.
 const NOTICEABLE: u64 = 1000;
-/// Successive records in which a rank's memory has grown each time, from which on it is reported.
+/// Number of consecutive records with growing memory after which growth is reported.
 const GROWING: usize = 4;
-/// Share of the capacity from which on a device is nearly full.
+/// Fraction of the capacity from which on a device is nearly full.
 const FULL: f64 = 0.97;
-/// Silence of a rank after which it is reported, if steps are shorter.
+/// Silence of a rank after which it is reported, if steps take less time.
 const SILENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn warnings(run: &RunView) -> Vec<String> {
@@ -33,7 +33,7 @@ pub(crate) fn warnings(run: &RunView) -> Vec<String> {
     all
 }
 
-/// Microseconds a step in which a rank does not wait for others.
+/// Returns the microseconds per step in which a rank does not wait for others.
 fn computing(record: &RankStep) -> Option<u64> {
     let own = Phase::ALL.into_iter().filter(|phase| !phase.waits());
     let times = own.filter_map(|phase| record.phases.get(phase.name())?.microseconds);

@@ -1,4 +1,4 @@
-//! The steps whose calls are measured: models, sizes and types between which others are.
+//! The steps whose calls are measured: models, sizes and dtypes that cover most others.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use device::DType;
 
 use crate::error::Result;
 
-/// Models of which steps are measured. With few layers, the head would be a larger part of a step, and the
-/// clock of a GPU at its power limit lower, than in whole models.
+/// Models of measured steps. With fewer layers, the head would take a larger fraction of the step, and the
+/// clock at the power limit would be lower than for whole models.
 const GPT: &str = "[model]\nkind = \"gpt\"\nlayers = 12\nheads = 12\nwidth = 768\ncontext = 1024\n\
                    vocabulary = 32768\n";
 const LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 16\nkey_value_heads = 4\nwidth = 2048\n\
                      feed_forward = 5632\ncontext = 2048\nvocabulary = 32768\n";
-/// Heads of 64 values, longer sequences and a large vocabulary.
+/// A model with head width 64, longer sequences and a large vocabulary.
 const LONGER: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 32\nkey_value_heads = 8\nwidth = 2048\n\
                       feed_forward = 8192\ncontext = 4096\nvocabulary = 131072\n";
-/// Norms of queries and keys, and heads wider than the model's share.
+/// A model with norms of queries and keys, and a large head width.
 const NORMED: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 16\nkey_value_heads = 8\nhead_width = 128\n\
                       width = 1024\nfeed_forward = 3072\ncontext = 4096\nvocabulary = 65536\nqk_norm = true\n";
-/// Windows, wide heads, norms on both sides of a layer and a very large vocabulary.
+/// A model with windows, wide heads, norms on both sides of a layer, and a very large vocabulary.
 const WINDOWED: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 4\nkey_value_heads = 1\nhead_width = 256\n\
                         width = 1152\nfeed_forward = 6912\ncontext = 4096\nvocabulary = 196608\ntied = true\n\
                         activation = \"gelu\"\nqk_norm = true\nnorm_position = \"both\"\nnorms_less_one = true\n\
@@ -28,7 +28,7 @@ const WINDOWED: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 4\nkey_va
                         \"sliding_attention\", \"full_attention\"]\nembedding_scale = 33.9\n";
 const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 50\nclasses = 1000\nimage_size = 224\n";
 
-/// Widths, heads, contexts and numbers of samples of the measured GPTs.
+/// Width, heads, context and numbers of samples of the measured GPTs.
 const GPTS: [(usize, usize, usize, &[usize]); 9] = [
     (384, 6, 256, &[16, 64, 256]),
     (512, 8, 512, &[4, 32]),
@@ -47,7 +47,7 @@ pub(super) struct MeasuredModel {
     keys: Vec<String>,
     samples: usize,
     micro_batches: usize,
-    /// Whether the step is replayed as CUDA graphs if it can be.
+    /// Whether the step is replayed as CUDA graphs if possible.
     graphs: bool,
 }
 
@@ -56,7 +56,7 @@ impl MeasuredModel {
         let samples = self.samples;
         let all = self.samples * self.micro_batches;
         let graphs = if self.graphs { "auto" } else { "off" };
-        // The learning rate changes in every step, so that every step copies it to the device.
+        // The learning rate changes in every step, so every step copies it to the device.
         let text = format!(
             "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\ngraphs = \"{graphs}\"\nmicro_batch_size = {samples}\n\
              global_batch_size = {all}\n[optim]\nlearning_rate = 3e-4\nwarmup_steps = 2\nschedule = \"linear\"\n\
@@ -66,38 +66,37 @@ impl MeasuredModel {
         Ok(RunConfig::parse(&text, "the measurement", Path::new("/"), &self.keys)?)
     }
 
-    /// A step of a GPT that the device finishes sooner than the host enqueues it.
+    /// Returns a GPT step that the device finishes before the host has enqueued it.
     pub(super) fn small() -> Self {
         let keys = ["precision.compute=bf16", "model.width=64", "model.heads=1", "model.context=64"];
         let keys = keys.map(str::to_owned).into();
         MeasuredModel { model: GPT, keys, samples: 1, micro_batches: 1, graphs: false }
     }
 
-    /// Steps of many short calls, which take the device longer than the host, and for which a GPU is not at
-    /// its power limit.
+    /// Returns steps of many short calls that take longer on the device than on the host and stay below the
+    /// GPU's power limit.
     pub(super) fn many_calls() -> Vec<Self> {
-        let of = |(samples, keys): (usize, &[&str])| {
+        let to_step = |(samples, keys): (usize, &[&str])| {
             let keys = ["precision.compute=bf16"].iter().chain(keys).map(|key| (*key).to_owned()).collect();
             MeasuredModel { model: GPT, keys, samples, micro_batches: 1, graphs: false }
         };
         let narrow: &[&str] = &["model.width=384", "model.heads=6", "model.context=256"];
-        [(1, &[][..]), (2, &[]), (64, narrow)].map(of).into()
+        [(1, &[][..]), (2, &[]), (64, narrow)].map(to_step).into()
     }
 
-    /// The same step, replayed as CUDA graphs.
+    /// Returns the same step, replayed as CUDA graphs.
     pub(super) fn in_graphs(self) -> Self {
         MeasuredModel { graphs: true, ..self }
     }
 
-    /// A step of a ResNet that computes in `dtype` and that the device finishes sooner than the host enqueues
-    /// it.
+    /// Returns a ResNet step in `dtype` that the device finishes before the host has enqueued it.
     pub(super) fn small_convolutions(dtype: DType) -> Self {
         let keys = vec![format!("precision.compute={dtype}"), "model.image_size=32".to_owned()];
         MeasuredModel { model: RESNET, keys, samples: 2, micro_batches: 1, graphs: false }
     }
 }
 
-/// Returns the steps to measure, those of one type after the other.
+/// Returns the steps to measure, grouped by dtype.
 pub(super) fn steps() -> Vec<MeasuredModel> {
     Steps::all()
 }
@@ -108,7 +107,7 @@ struct Steps(Vec<MeasuredModel>);
 impl Steps {
     fn add(&mut self, model: &'static str, samples: &[usize], keys: &[&str]) {
         let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
-        // Several micro-batches add gradients up, as most runs do.
+        // Several micro-batches accumulate gradients, as in most runs.
         let micro_batches = if model == RESNET { 1 } else { 2 };
         let step = |samples: &usize| {
             let keys = keys.clone();
@@ -118,7 +117,7 @@ impl Steps {
         self.0.extend(samples.iter().map(step));
     }
 
-    /// Adds the measured GPTs that pass a filter by width and number of samples.
+    /// Adds the measured GPTs whose width and number of samples pass the filter.
     fn add_gpts(&mut self, keys: &[&str], filter: impl Fn(usize, usize) -> bool) {
         for (width, heads, context, samples) in GPTS {
             let samples: Vec<_> = samples.iter().copied().filter(|samples| filter(width, *samples)).collect();
@@ -129,7 +128,7 @@ impl Steps {
         }
     }
 
-    /// All steps, those of one type after the other.
+    /// Returns all steps, grouped by dtype.
     fn all() -> Vec<MeasuredModel> {
         let mut steps = Steps::default();
         steps.add_bf16();
@@ -167,7 +166,7 @@ impl Steps {
         self.add_gpts(&[bf16, "model.dropout=0.1"], |width, samples| {
             matches!((width, samples), (384, _) | (768, 4 | 32) | (1024, 4))
         });
-        // Heads whose width is no multiple of 16.
+        // Heads whose width is not a multiple of 16.
         self.add(GPT, &[4], &[bf16, "model.width=672"]);
         self.add(GPT, &[16], &[bf16, "model.width=720", "model.heads=10"]);
         self.add(LLAMA, &[1, 4], &[bf16]);
@@ -184,7 +183,7 @@ impl Steps {
         for base in ["lora.base=nf4", "lora.base=fp8"] {
             self.add(LLAMA, &[4], &[bf16, "lora.rank=16", base]);
         }
-        // Matmuls of many rows.
+        // Matmuls with many rows.
         self.add(LONGER, &[12], &[bf16]);
         for model in [LONGER, NORMED] {
             self.add(model, &[1, 2, 4], &[bf16]);
@@ -211,7 +210,7 @@ mod tests {
         let tiny = [MeasuredModel::small(), MeasuredModel::small().in_graphs()];
         for step in all.into_iter().chain(tiny).chain(MeasuredModel::many_calls()).chain(small) {
             let config = step.config().unwrap();
-            let ranks = plan::DeviceRanks::of(&config);
+            let ranks = plan::DeviceRanks::from_config(&config);
             let device = target.device(None, ranks).unwrap();
             let placement = worker::Placement::Meta(device.description(ranks));
             let setup = plan::prepare_shapes(config, placement).unwrap();

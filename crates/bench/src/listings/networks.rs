@@ -11,23 +11,23 @@ use tensor::ops::Activation;
 use super::taken::{Listing, PyTorchFigures, Taken, computed, measured, printed};
 use crate::error::Result;
 
-/// Number of graphs that are kept, and consumed.
+/// Number of graphs that are kept, and number that are consumed.
 const GRAPHS: usize = 4;
 const EPOCHS: usize = 10;
 /// Bytes of the smallest segment.
 const SEGMENT: u64 = 2_097_152;
 
 fn network(device: &Device, sizes: &[usize], activation: Activation) -> Result<Mlp> {
-    let of = MlpSizes { sizes: sizes.to_vec(), activation };
+    let mlp_sizes = MlpSizes { sizes: sizes.to_vec(), activation };
     let stage = Stage::whole(sizes.len().saturating_sub(1));
-    Ok(Mlp::new(Parameters::new(device, 1, DType::F32), &of, &stage)?)
+    Ok(Mlp::new(Parameters::new(device, 1, DType::F32), &mlp_sizes, &stage)?)
 }
 
 fn five(device: &Device) -> Result<Mlp> {
     network(device, &[3, 300, 300, 400, 300, 100], Activation::Relu)
 }
 
-/// Copies inputs and targets of `rows` samples to the device.
+/// Copies constant inputs and targets of `rows` samples to the device.
 fn batch(device: &Device, rows: usize, inputs: usize, targets: usize) -> Result<(Tensor, Tensor)> {
     let values = |count: usize, value: f32| vec![value; rows * count];
     let copy =
@@ -61,7 +61,7 @@ pub(super) fn five_layers(device: &Device) -> Result<Listing> {
     Ok(taken.listing)
 }
 
-/// A step of the five-layer network up to its loss.
+/// Runs a step of the five-layer network up to its loss.
 fn forward(device: &Device, model: &Mlp) -> Result<(Tape, Var)> {
     let (inputs, targets) = batch(device, 10, 3, 100)?;
     let tape = Tape::new(device, Mode::Train);
@@ -90,7 +90,7 @@ pub(super) fn graphs(device: &Device) -> Result<Listing> {
     Ok(taken.listing)
 }
 
-/// The moments of an epoch, with PyTorch's growth over the network and its optimizer.
+/// Moments of an epoch, each with the bytes that PyTorch has allocated beyond the network and its optimizer.
 const MOMENTS: [(&str, u64); 6] = [
     ("forward", 7_168),
     ("loss", 7_680),
@@ -125,7 +125,7 @@ pub(super) fn ten_epochs(device: &Device) -> Result<Listing> {
     Ok(taken.listing)
 }
 
-/// Trains an epoch, which is one step. Returns the bytes allocated at each of [`MOMENTS`].
+/// Trains one epoch of one step. Returns the bytes allocated at each of [`MOMENTS`].
 fn epoch(
     taken: &Taken<'_>,
     (model, optimizer, state): (&Mlp, &Optimizer, &StepState),
@@ -135,7 +135,7 @@ fn epoch(
     let tape = Tape::new(taken.device, Mode::Train);
     let prediction = model.forward(&tape, Input::Batch(inputs.clone()))?;
     let forward = now();
-    // As in a program with variables, output and loss outlive the graph.
+    // As in a program with local variables, output and loss outlive the graph.
     let output = prediction.tensor().clone();
     let loss = model.loss(&tape, prediction, targets, 1.0)?;
     let with_loss = now();
@@ -152,7 +152,7 @@ fn epoch(
     Ok([forward, with_loss, backward, step, dropped, now()])
 }
 
-/// Adds a row for each run of epochs with equal figures.
+/// Adds one row for each range of epochs with equal figures.
 fn rows_of_epochs(taken: &mut Taken<'_>, moment: &str, pytorch: Option<PyTorchFigures>, growth: &[u64]) {
     let mut first = 1;
     for equal in growth.chunk_by(|a, b| a == b) {

@@ -1,4 +1,4 @@
-//! A listing that is being taken: rows of figures, with PyTorch's beside them.
+//! Builds a listing: rows of measured figures beside PyTorch's.
 
 use device::{Category, DType, Device, Request};
 use memory::{Metric, PoolKind};
@@ -7,12 +7,12 @@ use tensor::Tensor;
 use crate::error::Result;
 
 system::names! {
-    /// Origin of a figure of PyTorch.
+    /// Origin of one of PyTorch's figures.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum FigureOrigin {
-        /// The listing prints it.
+        /// Printed by the listing.
         Printed = "printed",
-        /// Measured with PyTorch 2.11.0 and CUDA 13.0 on a GPU, less the workspaces of cuBLAS.
+        /// Measured with PyTorch 2.11.0 and CUDA 13.0 on a GPU, without cuBLAS's workspaces.
         Measured = "measured",
         /// Computed from the rules of PyTorch's allocator.
         Computed = "computed",
@@ -22,29 +22,29 @@ system::names! {
 /// PyTorch's figures for a row of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PyTorchFigures {
-    /// Bytes allocated, or the count that the row names.
+    /// Bytes allocated, or the count named by the row.
     pub allocated: u64,
-    /// Bytes reserved; `None` where they are not known.
+    /// Bytes reserved; `None` if unknown.
     pub reserved: Option<u64>,
-    /// Origin of both.
+    /// Origin of both figures.
     pub origin: FigureOrigin,
 }
 
-/// A row of a listing: figures at one moment of its program.
+/// A row of a listing: figures at one moment of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedFigure {
     /// Name of the row.
     pub what: String,
-    /// Figures of PyTorch on a GPU; `None` if there are none.
+    /// PyTorch's figures on a GPU; `None` if unknown.
     pub pytorch: Option<PyTorchFigures>,
-    /// Bytes allocated on the device, or the count that the row names.
+    /// Bytes allocated on the device, or the count named by the row.
     pub allocated: u64,
-    /// Bytes reserved on the device; `None` in rows of growth and of counts.
+    /// Bytes reserved on the device; `None` for differences and counts.
     pub reserved: Option<u64>,
 }
 
 impl ListedFigure {
-    /// Returns whether the device's figures equal PyTorch's, as far as these are known.
+    /// Returns whether the device's figures equal PyTorch's, where known.
     #[must_use]
     pub fn agrees(&self) -> bool {
         self.pytorch.is_none_or(|pytorch| {
@@ -57,7 +57,7 @@ impl ListedFigure {
 /// A listing: its title, and its rows in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The program in words.
+    /// Description of the program.
     pub title: &'static str,
     /// The rows.
     pub figures: Vec<ListedFigure>,
@@ -75,7 +75,7 @@ pub(super) fn computed(allocated: u64, reserved: impl Into<Option<u64>>) -> Opti
     Some(PyTorchFigures { allocated, reserved: reserved.into(), origin: FigureOrigin::Computed })
 }
 
-/// Bytes of a device since the start of a listing.
+/// Bytes of a device relative to the start of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bytes {
     pub(super) allocated: u64,
@@ -84,7 +84,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    fn of(device: &Device) -> Self {
+    fn from_device(device: &Device) -> Self {
         let statistics = device.statistics();
         let requested = statistics.metric(Metric::RequestedBytes, PoolKind::All).current;
         Bytes {
@@ -95,7 +95,7 @@ impl Bytes {
     }
 }
 
-/// A listing that is being taken, with the device's bytes at its start, such as a GPU's workspace.
+/// A listing under construction, and the device's bytes at its start (such as a GPU's workspace).
 pub(super) struct Taken<'a> {
     pub(super) device: &'a Device,
     start: Bytes,
@@ -105,11 +105,15 @@ pub(super) struct Taken<'a> {
 impl<'a> Taken<'a> {
     pub(super) fn begin(device: &'a Device, title: &'static str) -> Result<Self> {
         device.empty_cache()?;
-        Ok(Taken { device, start: Bytes::of(device), listing: Listing { title, figures: Vec::new() } })
+        Ok(Taken {
+            device,
+            start: Bytes::from_device(device),
+            listing: Listing { title, figures: Vec::new() },
+        })
     }
 
     pub(super) fn now(&self) -> Bytes {
-        let now = Bytes::of(self.device);
+        let now = Bytes::from_device(self.device);
         let start = self.start;
         Bytes {
             allocated: now.allocated - start.allocated,
@@ -118,14 +122,14 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// Adds a row with the bytes allocated and reserved at present.
+    /// Adds a row with the bytes currently allocated and reserved.
     pub(super) fn row(&mut self, what: impl Into<String>, pytorch: Option<PyTorchFigures>) {
         let Bytes { allocated, reserved, .. } = self.now();
         let row = ListedFigure { what: what.into(), pytorch, allocated, reserved: Some(reserved) };
         self.listing.figures.push(row);
     }
 
-    /// Adds a row with a count, or with a difference of bytes.
+    /// Adds a row with a count or a difference of bytes.
     pub(super) fn count(&mut self, what: impl Into<String>, pytorch: Option<PyTorchFigures>, count: u64) {
         let row = ListedFigure { what: what.into(), pytorch, allocated: count, reserved: None };
         self.listing.figures.push(row);

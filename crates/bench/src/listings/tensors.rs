@@ -6,7 +6,7 @@ use super::taken::{Listing, Taken, computed, measured, printed};
 use crate::error::Result;
 
 const MIB: usize = 1 << 20;
-/// Bytes of both tensors of the first listings.
+/// Bytes of the two tensors of the first listings together.
 const BOTH: u64 = 20_971_520;
 
 pub(super) fn two_tensors(device: &Device) -> Result<Listing> {

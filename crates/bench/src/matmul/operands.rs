@@ -7,13 +7,13 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 
-/// Total bytes of the sets of operands that take turns, so that no call finds its operands in a cache.
+/// Total bytes of the operand sets that calls rotate through, so that no call finds its operands in a cache.
 const COLD_BYTES: usize = 512 << 20;
 const MOST_SETS: usize = 8;
-/// Number of random values with which operands are filled repeatedly.
+/// Number of random values, which are repeated to fill operands.
 const NOISE: usize = 1 << 22;
 
-/// Random values in every dtype that operators compute with, and in FP8.
+/// Random values in every compute dtype and in FP8.
 pub(super) struct Noise(Vec<Tensor>);
 
 fn request() -> Request {
@@ -22,13 +22,13 @@ fn request() -> Request {
 
 impl Noise {
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let of = |dtype: &DType| -> Result<Tensor> {
+        let random_values = |dtype: &DType| -> Result<Tensor> {
             let values = Tensor::empty(device, [NOISE], *dtype, request())?;
             ops::random::uniform(&values, 1, "matmul", -1.0, 1.0)?;
             Ok(values)
         };
-        let mut all: Vec<Tensor> = ops::DTYPES.iter().map(of).collect::<Result<_>>()?;
-        let half = of(&DType::Bf16)?.reshape([NOISE / 1024, 1024])?;
+        let mut all: Vec<Tensor> = ops::DTYPES.iter().map(random_values).collect::<Result<_>>()?;
+        let half = random_values(&DType::Bf16)?.reshape([NOISE / 1024, 1024])?;
         for format in [DType::E4m3, DType::E5m2] {
             let cast = Cast::new(format, Recipe::Tensorwise).stored();
             let output = fp8_linear::quantise(&half, Input::Plain, cast)?;
@@ -37,10 +37,10 @@ impl Noise {
         Ok(Noise(all))
     }
 
-    /// Returns a tensor of `elements` values, which repeat.
+    /// Returns a tensor of `elements` values, filled with repeated random values.
     ///
     /// # Errors
-    /// A dtype that operators do not compute with.
+    /// Operators do not compute with this dtype.
     fn tensor(&self, device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
         let noise = self.0.iter().find(|noise| noise.dtype() == dtype);
         let noise = noise.ok_or(DeviceError::Unsupported { call: "matmul", dtype })?;
@@ -71,12 +71,12 @@ pub(super) struct Operands {
     out: Tensor,
     bias: Tensor,
     pre: Tensor,
-    /// Factors of a and b, without elements if they are not in FP8.
+    /// Scales of a and b; empty unless the operands are FP8.
     scales: [Tensor; 2],
 }
 
 impl Operands {
-    /// Creates enough sets of operands that calls which take turns never find theirs in a cache.
+    /// Creates enough sets of operands that rotating calls never find theirs in a cache.
     pub(super) fn sets(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Vec<Self>> {
         let first = Self::new(device, noise, key)?;
         let tensors = [&first.a, &first.b, &first.out, &first.bias, &first.pre];
@@ -134,8 +134,7 @@ impl Operands {
         Ok(self.a.device().matmul(&call)?)
     }
 
-    /// Returns sums of squares over everything that the matmul writes, from the same initial output each
-    /// time.
+    /// Runs the matmul from a fixed initial output. Returns sums of squares of everything that it writes.
     pub(super) fn sums(&self, key: MatmulKey) -> Result<Vec<f32>> {
         self.out.zero()?;
         self.call(key)?;

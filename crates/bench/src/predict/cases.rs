@@ -1,15 +1,15 @@
-//! The configurations of which predicted and measured steps are compared.
+//! Configurations whose predicted and measured steps are compared.
 
 use config::RunConfig;
 
 use crate::error::Result;
 
-/// A configuration.
+/// A configuration to predict and measure.
 #[derive(Clone, Debug)]
 pub struct PredictCase {
     /// Name of the model.
     pub model: &'static str,
-    /// Keys beside those of the model, each as `section.key=value`.
+    /// Keys besides the model's sizes, each as `section.key=value`.
     pub sets: Vec<String>,
     text: &'static str,
 }
@@ -35,7 +35,7 @@ const LLAMA_1B: &str = include_str!("../../../../launch/configs/llama3-1b.toml")
 const GEMMA_1B: &str = include_str!("../../../../launch/configs/gemma3-1b.toml");
 const RESNET_50: &str = include_str!("../../../../launch/configs/resnet50.toml");
 const SHAKESPEARE: &str = include_str!("../../../../launch/configs/gpt-shakespeare.toml");
-/// A model of the shape of Qwen 3 0.6B.
+/// A model with the sizes of Qwen 3 0.6B.
 const QWEN: &str = "[model]\nkind = \"llama\"\nlayers = 28\nheads = 16\nkey_value_heads = 8\nhead_width = 128\n\
                     width = 1024\nfeed_forward = 3072\ncontext = 4096\nvocabulary = 151936\nqk_norm = true\n\
                     [data]\nkind = \"synthetic\"\n[train]\nsteps = 100\n[parallel]\nlanes = 1\n";
@@ -52,7 +52,7 @@ const FP8: &str = "precision.matmul=fp8";
 const AGAIN: &str = "memory.recompute=block";
 const LORA: &str = "lora.rank=16";
 
-/// Returns the configurations for a GPU: models, types, sizes and techniques that people use, and odd widths.
+/// Returns the configurations for a GPU: common models, dtypes, sizes and techniques, and unusual widths.
 #[must_use]
 pub fn predict_cases() -> Vec<PredictCase> {
     let mut cases = Vec::new();
@@ -76,7 +76,7 @@ pub fn predict_cases() -> Vec<PredictCase> {
         add("GPT-2 124M", GPT_124M, &[samples], &[BF16, &micro_batch]);
         add("GPT-2 124M", GPT_124M, &[samples], &[BF16, &micro_batch, "parallel.lanes=2"]);
     }
-    // Numbers of tokens between those of a description.
+    // Numbers of tokens between the measured samples of a description.
     add("GPT-2 124M", GPT_124M, &[5, 6, 20, 24], &[BF16]);
     add("GPT-2 355M", GPT_355M, &[3], &[BF16]);
     add("GPT-2 1558M", GPT_1558M, &[6], &[BF16]);
@@ -116,7 +116,7 @@ pub fn predict_cases() -> Vec<PredictCase> {
     cases
 }
 
-/// Returns configurations for a CPU, which show that the comparison works.
+/// Returns small configurations for a CPU, to test the comparison.
 #[must_use]
 pub fn tiny_predict_cases() -> Vec<PredictCase> {
     let mut cases: Vec<_> =

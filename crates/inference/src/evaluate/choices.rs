@@ -1,24 +1,25 @@
-//! Scores of multiple choice.
+//! Accuracy on multiple-choice questions.
 
 use std::fmt;
 
 use data::{Ending, Question};
 use serde::Serialize;
 
-/// Shares of questions whose correct ending had the best score. Of equal scores, the first is the best.
+/// Fractions of questions whose correct ending had the best score. Among equal scores, the first ending is
+/// chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Choices {
-    /// Questions.
+    /// Number of questions.
     pub questions: usize,
-    /// By the sum of the log probabilities of an ending's tokens: `acc` of lm-evaluation-harness.
+    /// Scored by the sum of log probabilities of the ending's tokens: `acc` of lm-evaluation-harness.
     pub accuracy: f64,
-    /// By their mean over the ending's tokens, as reported by llm.c.
+    /// Scored by this sum divided by the number of tokens, as llm.c does.
     pub accuracy_per_token: f64,
-    /// By their sum over the characters of the ending's text: `acc_norm` of lm-evaluation-harness. Token
-    /// files have no texts.
+    /// Scored by this sum divided by the number of characters: `acc_norm` of lm-evaluation-harness. `None`
+    /// for token files, which have no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy_per_character: Option<f64>,
-    /// By their sum over the bytes of the ending's text: `acc_bytes` of lm-evaluation-harness.
+    /// Scored by this sum divided by the number of bytes: `acc_bytes` of lm-evaluation-harness.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy_per_byte: Option<f64>,
 }
@@ -35,7 +36,7 @@ impl fmt::Display for Choices {
     }
 }
 
-/// Scores questions by the mean losses and numbers of tokens of all endings, in order.
+/// Scores questions, with the mean loss and number of tokens of every ending in order.
 pub(super) fn score(questions: &[Question], losses: &[f32], counts: &[u64]) -> Choices {
     let mut sums = losses.iter().zip(counts).map(|(loss, count)| f64::from(*loss) * *count as f64);
     let mut right = [0_usize; 4];
@@ -44,7 +45,7 @@ pub(super) fn score(questions: &[Question], losses: &[f32], counts: &[u64]) -> C
         let scored: Vec<(f64, &Ending)> =
             sums.by_ref().zip(&question.endings).take(question.endings.len()).collect();
         has_texts &= question.endings.iter().all(|ending| ending.lengths.is_some());
-        // An ending without text is never the best, as in lm-evaluation-harness: no loss is infinite.
+        // As in lm-evaluation-harness, an ending without text is never the best; no loss is infinite.
         let divisors: [fn(&Ending) -> usize; 4] = [
             |_| 1,
             |ending| ending.tokens.len(),
@@ -67,7 +68,7 @@ pub(super) fn score(questions: &[Question], losses: &[f32], counts: &[u64]) -> C
     }
 }
 
-/// The index of the least value, the first of several.
+/// Returns the index of the smallest value, the first of equals.
 fn least(values: impl Iterator<Item = f64>) -> usize {
     let smaller = |best: (usize, f64), next: (usize, f64)| if next.1 < best.1 { next } else { best };
     values.enumerate().fold((0, f64::INFINITY), smaller).0
@@ -86,7 +87,8 @@ mod tests {
         };
         let endings = vec![ending(1, 2, 9), ending(2, 2, 2), ending(4, 5, 5), ending(5, 10, 10)];
         let question = |label| Question { context: vec![0], endings: endings.clone(), label };
-        // Sums of 2, 3, 4 and 7: the least sum, mean of tokens (1), of characters (0.7) and of bytes (0.22).
+        // Sums of 2, 3, 4 and 7: smallest sum, and smallest mean over tokens (1), characters (0.7) and bytes
+        // (0.22).
         let losses = [2.0, 1.5, 1.0, 1.4];
         let counts = [1, 2, 4, 5];
         for (label, expected) in
@@ -97,7 +99,7 @@ mod tests {
             let shares = [choices.accuracy, choices.accuracy_per_token, of_texts[0], of_texts[1]];
             assert_eq!((shares, choices.questions), (expected, 1), "{label}");
         }
-        // An ending without text is the likeliest by its sum alone.
+        // An ending without text is the likeliest only by its sum.
         let empty = Question { endings: vec![ending(1, 0, 0), ending(1, 1, 1)], ..question(0) };
         let choices = score(&[empty], &[1.0, 2.0], &[1, 1]);
         assert_eq!((choices.accuracy, choices.accuracy_per_character), (1.0, Some(0.0)));

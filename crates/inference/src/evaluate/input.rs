@@ -1,4 +1,4 @@
-//! The data of an evaluation: files that are named, or what a run held out.
+//! The data of an evaluation: named files, or data held out by a run.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,10 @@ use super::options::EvaluateOptions;
 use crate::location::{NO_DATA, TOKENIZER, toml_path};
 use crate::trained::Trained;
 
-/// Finds the model, and verifies a `share` of a checkpoint's files. The configuration of a folder has the
-/// data that is named, whose keys `--set` then takes.
+/// Finds the model and verifies a `share` of a checkpoint's files. For a folder, the named data becomes its
+/// configuration's `[data]`, so that `--set` may change its keys.
 ///
-/// # Errors
-/// No model there, data of several kinds, wrong settings.
+/// There is no model, the data is of several kinds, or settings are invalid.
 pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained> {
     let EvaluateOptions { data, sets, .. } = options;
     let location = options.location();
@@ -29,7 +28,7 @@ pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained
         Examples::Images { .. } => DataKind::Images,
         Examples::Tokens { .. } | Examples::Numbers { .. } => kind_of(data, &base)?,
     };
-    // Adapters may have a tokenizer of their own, with more tokens than that of their model.
+    // Adapters may have their own tokenizer, with more tokens than the model's.
     let file = location.path.join(TOKENIZER);
     let tokenizer = match kind {
         DataKind::Tokens => "tokenizer = \"none\"\n".to_owned(),
@@ -38,7 +37,7 @@ pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained
         }
         _ => String::new(),
     };
-    // JSON lists and strings are TOML lists and strings.
+    // JSON lists and strings are valid TOML.
     let paths = Value::from(data.clone());
     let base = Value::from(base.to_string_lossy());
     let kind = kind.name();
@@ -47,13 +46,13 @@ pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained
     Trained::of_folder(location, &section, sets)
 }
 
-/// Returns the settings of the data that is evaluated.
+/// Returns the settings for the data to evaluate.
 ///
 /// # Errors
-/// None named for a model without data of its own; data of several kinds.
+/// The model has no data and none is named, or the data is of several kinds.
 pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<String>> {
     let config = &trained.config;
-    // Packed documents are consecutive in validation for every order of training.
+    // Packed documents are consecutive in validation, whatever the order of training.
     let order = if config.data.pack_documents { "shuffled" } else { "sequential" };
     let in_order = format!("data.order={order}");
     if options.data.is_empty() {
@@ -65,7 +64,7 @@ pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<V
     let is_decided = !trained.is_run() || config.origins.find(Data::kind).is_override();
     let kind = match config.data.kind {
         kind if is_decided => kind,
-        // A file that a run on conversations cannot read is refused by its line.
+        // A file that a run on conversations cannot read is refused with its line.
         DataKind::Chat if !options.data.iter().any(|path| is_shard(path)) => DataKind::Chat,
         _ => kind_of(&options.data, &base)?,
     };
@@ -73,7 +72,7 @@ pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<V
     if kind == DataKind::Chat && config.data.kind != kind {
         tracing::info!("the answers of conversations are scored: --set data.kind=text scores whole lines");
     }
-    // A JSON list of strings is a TOML list, and a string a string.
+    // JSON lists and strings are valid TOML.
     let paths = Value::from(options.data.clone());
     let mut settings = vec![
         format!("data.kind={}", kind.name()),
@@ -87,7 +86,7 @@ pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<V
     Ok(settings)
 }
 
-/// Refuses a model without data of its own.
+/// Refuses a model that has no data.
 pub(super) fn check_own(trained: &Trained, options: &EvaluateOptions) -> Result<()> {
     if trained.config.data.kind == DataKind::Synthetic {
         let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
@@ -104,7 +103,7 @@ pub(super) fn check_own(trained: &Trained, options: &EvaluateOptions) -> Result<
     Ok(())
 }
 
-/// Refuses pairs of answers, whose loss compares a model with the one from which its run started.
+/// Refuses preference pairs, whose loss compares the model with the run's starting point.
 fn check_kind(kind: DataKind, options: &EvaluateOptions) -> Result<()> {
     if kind != DataKind::Preference {
         return Ok(());
@@ -120,10 +119,10 @@ fn is_shard(path: &str) -> bool {
     path.ends_with(".bin")
 }
 
-/// Returns the kind of files of tokens, as their names and contents show.
+/// Returns the kind of token data, determined by file names and contents.
 ///
 /// # Errors
-/// Files of several kinds, and of a kind that is not read.
+/// The files are of several kinds, or of an unsupported kind.
 fn kind_of(patterns: &[String], base: &Path) -> Result<DataKind> {
     let mixed = |kinds: &str| Err(RunError::Refused(format!("--data: {kinds} do not mix")));
     match patterns.iter().filter(|path| is_shard(path)).count() {
@@ -131,7 +130,7 @@ fn kind_of(patterns: &[String], base: &Path) -> Result<DataKind> {
         all if all == patterns.len() => return Ok(DataKind::Tokens),
         _ => return mixed("texts and token shards (.bin)"),
     }
-    // A file that is missing is refused later, by its key.
+    // A missing file is refused later, with its key.
     let files = data::files(base, patterns).unwrap_or_default();
     let mut kinds = Vec::new();
     for file in files {

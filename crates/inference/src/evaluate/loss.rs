@@ -1,18 +1,19 @@
-//! The mean loss of tokens, from those of micro-batches.
+//! The mean loss of tokens, computed from losses of micro-batches.
 
 use data::{IGNORED, MicroBatch, Source, TokenSource};
 
 use run::Result;
 
-/// The targets that count, of all validation micro-batches.
+/// Numbers of targets that are not ignored, over all validation micro-batches.
 pub(super) struct Targets {
-    /// Their number in each micro-batch.
+    /// Number of targets in each micro-batch.
     pub(super) counts: Vec<u64>,
-    /// Bytes of their text; `None` if tokens do not consist of bytes, or are not all of the tokenizer.
+    /// Bytes of the targets' text; `None` if tokens do not consist of bytes, or some are not in the
+    /// tokenizer.
     pub(super) bytes: Option<u64>,
 }
 
-/// Reads the targets of all validation micro-batches of `source`. `tokens` knows the text of each.
+/// Counts the targets of all validation micro-batches of `source`. `tokens` maps tokens to text.
 pub(super) fn targets(source: &dyn Source, tokens: Option<&TokenSource>) -> Result<Targets> {
     let lengths = tokens.and_then(|tokens| tokens.tokenizer().byte_lengths());
     let mut batch = MicroBatch::default();
@@ -28,7 +29,8 @@ pub(super) fn targets(source: &dyn Source, tokens: Option<&TokenSource>) -> Resu
     Ok(targets)
 }
 
-/// Returns the number of tokens, and their mean loss: that of micro-batches, each weighted by its targets.
+/// Returns the number of tokens and their mean loss. Each micro-batch's loss is weighted by its number of
+/// targets.
 pub(super) fn mean(losses: &[f32], counts: &[u64]) -> (u64, f64) {
     let losses = losses.iter().map(|loss| f64::from(*loss));
     (counts.iter().sum(), worker::weighted_mean(losses, counts.iter().copied()))

@@ -1,4 +1,5 @@
-//! Evaluation of a trained model on any grid: the loss on all tokens of some data, or multiple choice.
+//! Evaluates a trained model on any grid: computes the loss of all tokens of some data, or answers
+//! multiple-choice questions.
 
 mod choices;
 mod input;
@@ -28,25 +29,25 @@ use run::{Result, RunError};
 /// The result of an evaluation, equal on every grid.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Identity of the model's weights.
+    /// Identifier of the model's weights.
     pub model: String,
-    /// Identity of the data: a SHA-256.
+    /// Identifier of the data: a SHA-256.
     pub data: String,
-    /// Tokens that were predicted, or images of a model of images.
+    /// Number of predicted tokens, or of images for an image model.
     pub tokens: u64,
-    /// Mean loss of a token or an image, in nats.
+    /// Mean loss per token or image, in nats.
     pub loss: f64,
-    /// Mean loss of a byte of text, in nats; `None` if tokens do not consist of bytes.
+    /// Mean loss per byte of text, in nats; `None` if tokens do not consist of bytes.
     pub loss_per_byte: Option<f64>,
-    /// The loss of a token as a power of e.
+    /// Exponential of the loss.
     pub perplexity: f64,
-    /// For multiple choice: the shares of questions answered correctly.
+    /// Fractions of questions answered correctly, for multiple choice.
     #[serde(flatten)]
     pub choices: Option<Choices>,
-    /// Of images, the share whose class had the highest score, from 0 to 1.
+    /// For images, the fraction whose class had the highest score.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_1: Option<f64>,
-    /// Of images, the share whose class had one of the five highest scores, from 0 to 1.
+    /// For images, the fraction whose class was among the five highest scores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_5: Option<f64>,
 }
@@ -70,12 +71,12 @@ impl fmt::Display for Evaluation {
     }
 }
 
-/// Evaluates a model: on sequences that follow each other without overlap, the last one as short as it is, or
-/// on questions with several endings. `None` on ranks of a job other than 0.
+/// Evaluates a model on consecutive sequences without overlap, of which the last may be shorter, or on
+/// multiple-choice questions. Returns `None` on ranks of a job other than 0.
 ///
 /// # Errors
-/// With status 2, before anything is allocated: no model there, data that is wrong, settings that do not go
-/// together, a model that does not fit. A rank's failure ends all.
+/// Status 2, before anything is allocated: there is no model, the data is invalid, settings conflict, or the
+/// model does not fit. If a rank fails, all end.
 pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Option<Evaluation>> {
     let prepared = prepare::prepare(&startup, options);
     let Prepared { setup, weights, questions, data } = startup.agree(prepared)?;
@@ -131,10 +132,10 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
     }))
 }
 
-/// Runs one micro-batch of a rank on Meta, where memory is counted as on its device.
+/// Runs a rank's micro-batch on Meta, which counts memory as on its device.
 ///
 /// # Errors
-/// A micro-batch that does not fit.
+/// The micro-batch does not fit.
 fn check_fit(setup: &Setup, rank: usize) -> Result<()> {
     let imitated = plan::roles::imitation(setup)?.on_meta();
     let communicator = Communicator::counted(rank, setup.config.world_size());

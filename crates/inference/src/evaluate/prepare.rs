@@ -1,4 +1,4 @@
-//! Model and data of an evaluation, cut into micro-batches.
+//! Prepares an evaluation: finds model and data, and cuts the data into micro-batches.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use run::ChosenPlacement;
 use run::Startup;
 use run::{Result, RunError};
 
-/// Sequences in a micro-batch, at most.
+/// Maximum number of sequences in a micro-batch.
 const MOST_SEQUENCES: u64 = 8;
 
-/// The preparation that is equal on all ranks.
+/// The prepared evaluation, equal on all ranks.
 pub(super) struct Prepared {
     pub(super) setup: Setup,
     pub(super) weights: Arc<dyn Weights>,
     pub(super) questions: Option<Vec<Question>>,
-    /// Identity of the data.
+    /// Identifier of the data.
     pub(super) data: String,
 }
 
@@ -70,22 +70,22 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
 /// Chooses the devices of an evaluation.
 ///
 /// # Errors
-/// Ranks or a device that are not there.
+/// The ranks or the device are not available.
 fn with_placement(startup: &Startup, options: &EvaluateOptions, config: &mut RunConfig) -> Result<Setup> {
     startup.check_ranks(config, options.ranks)?;
     let ChosenPlacement { placement, reason } =
         ChosenPlacement::find(options.device, config, startup, options.ranks)?;
     tracing::info!("computing on {reason}");
     if placement.description().kind != Kind::Cuda {
-        // The host computes in f32, whatever the run computed in.
+        // The CPU computes in f32, whatever the run used.
         (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
     }
-    // A trained model multiplies in its weights' type.
+    // A trained model's matmuls use its weights' dtype.
     config.fp8 = None;
     Ok(plan::prepare(config.clone(), placement)?)
 }
 
-/// Finds the images of an evaluation: those that the run held out, or all that `--data` names.
+/// Finds the images to evaluate: those held out by the run, or all images named by `--data`.
 fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained) -> Result<Prepared> {
     if options.choices.is_some() || options.context.is_some() {
         let text = format!("{}: --choices and --context are for models of tokens", options.model.display());
@@ -97,7 +97,7 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
     } else {
         let base = input::current_directory()?;
         let whole: Vec<_> = options.data.iter().map(|path| base.join(path)).collect();
-        // A JSON list of strings is a TOML list.
+        // A JSON list of strings is also a TOML list.
         let paths = serde_json::json!(whole);
         sets.push(format!("data.validation_paths={paths}"));
         if trained.config.data.kind == DataKind::Synthetic {
@@ -117,7 +117,7 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
     Ok(Prepared { setup, weights: trained.weights, questions: None, data })
 }
 
-/// Refuses sequences of `--context` that the model cannot take.
+/// Refuses sequence lengths of `--context` that the model does not support.
 fn check_context(config: &RunConfig, context: usize) -> Result<()> {
     match config.with(&config.model.with_context(context)) {
         Ok(_) => Ok(()),
@@ -131,7 +131,7 @@ fn check_context(config: &RunConfig, context: usize) -> Result<()> {
 /// Reads the questions.
 ///
 /// # Errors
-/// Errors that the model cannot answer.
+/// The file is invalid, or the model cannot answer its questions.
 fn questions(path: &Path, trained: &Trained, vocabulary: usize) -> Result<Questions> {
     let tokenizer = match path.extension().is_some_and(|extension| extension == "bin") {
         true => data::Tokenizer::None,
@@ -148,7 +148,7 @@ fn questions(path: &Path, trained: &Trained, vocabulary: usize) -> Result<Questi
     Ok(read)
 }
 
-/// The configuration with every ending as a micro-batch of one sequence.
+/// Returns the configuration with one micro-batch of one sequence for every ending.
 fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> Result<RunConfig> {
     let needed = asked.longest().saturating_sub(1).max(1);
     let most = config.model.examples().units();
@@ -170,7 +170,7 @@ fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> 
     Ok(config)
 }
 
-/// Number of tokens of which the length of a sequence is a multiple, if it is computed in pieces.
+/// Returns the number that must divide the length of a sequence, because it is computed in pieces.
 fn whole_pieces(config: &RunConfig) -> usize {
     let pieces = config.parallel.context_lanes;
     let lanes = config.parallel.tensor_lanes;
@@ -181,7 +181,7 @@ fn whole_pieces(config: &RunConfig) -> usize {
     }
 }
 
-/// Returns the configuration with all of the data as validation micro-batches of equal size.
+/// Returns the configuration with all data as validation micro-batches of equal size.
 fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
     let config = &trained.config;
     let mut sets = input::settings(trained, options)?;
@@ -207,7 +207,7 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
     Ok(single.with(&sets)?)
 }
 
-/// Opens the data of an evaluation. Data of `--data` that is shorter than a sequence is one shorter sequence.
+/// Opens the data of an evaluation. If `--data` is shorter than a sequence, it becomes one shorter sequence.
 fn opened(config: RunConfig, options: &EvaluateOptions) -> Result<(RunConfig, Dataset)> {
     let error = match dataset::open(&config, DataScope::All) {
         Ok(dataset) => return Ok((config, dataset)),
@@ -223,10 +223,10 @@ fn opened(config: RunConfig, options: &EvaluateOptions) -> Result<(RunConfig, Da
     Ok((config, dataset))
 }
 
-/// The setting of a mixture whose validation has every sequence of its sources once.
+/// Returns the setting of a mixture whose validation contains every sequence of its sources once.
 fn mixture_by_size(sources: &[MixtureSource], sequences: &[u64]) -> String {
     let source = |(source, sequences): (&MixtureSource, &u64)| {
-        // A JSON list of strings is a TOML list.
+        // A JSON list of strings is also a TOML list.
         let list = |paths: &[String]| serde_json::Value::from(paths);
         let paths = list(&source.paths);
         let held_out = list(&source.validation_paths);
@@ -236,8 +236,8 @@ fn mixture_by_size(sources: &[MixtureSource], sequences: &[u64]) -> String {
     format!("data.mixture=[{}]", sources.join(", "))
 }
 
-/// Makes every held-out token a target, but the first of each file. Packed documents and ignored targets stay
-/// as in training, without the rest of a file.
+/// Makes every held-out token a target, except the first of each file. Packed documents and ignored targets
+/// stay as in training, where the incomplete last sequence of a file is dropped.
 fn whole(setup: &mut Setup, vocabulary: usize) -> Result<()> {
     let config = &setup.config;
     let Some(tokens) = &setup.dataset.tokens else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! The sample at the end of a run, on the host: its weights on a device of their own, so that the run's
-//! figures stay.
+//! The sample at the end of a run, generated on the host. Its weights are on a separate device, so the run's
+//! memory figures do not change.
 
 use std::time::Duration;
 
@@ -18,22 +18,22 @@ use super::prompts::Prompt;
 use super::text::{Text, tail};
 use run::Result;
 
-/// Tokens of the continuation.
+/// Number of tokens of the continuation.
 const TOKENS: usize = 320;
-/// Tokens of the held-out text that the sample starts from.
+/// Number of tokens of held-out text with which the sample starts.
 const PROMPT: usize = 24;
-/// Longest time that the sample takes.
+/// Maximum duration of generating the sample.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Returns a sampler that continues the opening of the held-out text, which takes at most ten seconds.
+/// Returns a sampler that continues the beginning of the held-out text for at most ten seconds.
 #[must_use]
 pub fn sampler() -> Sampler {
     Sampler::new(|worker| sample_of_run(worker, TOKENS))
 }
 
-/// Continues the opening of the held-out text by `count` tokens: (prompt, continuation). `None` for a model
-/// or data without text, and on ranks other than 0, which bring in what they keep of the weights. Tokens are
-/// drawn by the run's seed, so a model always says the same.
+/// Continues the beginning of the held-out text by `count` tokens. Returns prompt and continuation; `None`
+/// for a model or data without text, and on ranks other than 0, which contribute their shards of the weights.
+/// Draws use the run's seed, so the same model always generates the same sample.
 fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     let setup = worker.setup().clone();
     let (Some(source), Examples::Tokens { context, .. }) =
@@ -71,12 +71,12 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     for array in trained.iter().chain(&buffers) {
         let mut bytes = vec![0; array.bytes()];
         array.bring(worker, &mut bytes)?;
-        // Code around the run's model may have buffers that the sampled model does not have.
+        // The run's model may have buffers that the sampled model lacks.
         generator.set_array(&array.name, array.dtype, &bytes)?;
     }
     let mut batch = MicroBatch::default();
     if let Err(error) = source.validation(0, &mut batch) {
-        // The run is complete without a sample.
+        // A run is complete without a sample.
         tracing::warn!("no sample: {error}");
         return Ok(None);
     }
@@ -98,7 +98,7 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     Ok(sampled.map(|sampled| (sampled.prompt, sampled.text)))
 }
 
-/// Returns the configuration on one rank, without a memory limit or graphs of a GPU.
+/// Returns the configuration for a single rank, without a memory limit and CUDA graphs.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut config = with_whole_sequences(config.clone());
     config.parallel.set_grid(GridShape::of(|_| 1));

@@ -5,15 +5,15 @@ use run::{Result, RunError};
 
 use crate::trained::Trained;
 
-/// Files of a folder that name the tokens, the first that does so first.
+/// Files of a folder that may name end tokens, in order of precedence.
 const FILES: [&str; 2] = ["generation_config.json", "config.json"];
 
-/// The tokens that the model's folder names, or the files of the tokenizer, or else those at the end of texts
-/// of its training. Bytes have none unless `data.separator` states it.
+/// Returns the end tokens named by the model's folder, or by the tokenizer's files, or else those that ended
+/// texts in training. The byte tokenizer has none unless `data.separator` sets one.
 ///
 /// # Errors
-/// A file of the model's folder that is no JSON object, or whose tokens are no numbers.
-pub(super) fn of(trained: &Trained, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+/// A file of the model's folder is not a JSON object, or its tokens are not numbers.
+pub(super) fn end_tokens(trained: &Trained, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     for folder in trained.folders() {
         for file in FILES {
             let path = folder.join(file);

@@ -1,6 +1,7 @@
-//! The loop over steps: the text of each slot, and the treatment of chosen tokens.
+//! The loop over generation steps: assigns texts to slots and processes chosen tokens.
 //!
-//! Every rank follows all texts of all replicas, so that all make the same decisions without communication.
+//! Every rank tracks all texts of all replicas, so that all ranks make the same decisions without
+//! communication.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +11,28 @@ use generation::{Generator, GeneratorOptions, Line};
 use parallel::data::Assignment;
 
 use super::prompts::Prompt;
-use super::shown::{Piece, Shown};
+use super::shown::{Shown, TextEvent};
 use super::text::{End, Text};
 use run::Result;
 
-/// Texts to generate.
+/// The texts to generate.
 #[derive(Clone)]
 pub(super) struct Job {
     pub(super) prompts: Vec<Prompt>,
-    /// Tokens to add to each, at most.
+    /// Maximum number of new tokens for each prompt.
     pub(super) tokens: usize,
-    /// White space before a text that is not part of it.
+    /// White space that precedes a text and is not part of it.
     pub(super) space: String,
-    /// Texts that end a text.
+    /// Strings that end a text.
     pub(super) stop: Vec<String>,
     /// Tokens that end a text.
     pub(super) ends: Vec<u32>,
     pub(super) tokenizer: Tokenizer,
-    /// The longest time, after which unfinished texts end. Used on one rank only.
+    /// Time limit after which unfinished texts end; only used on a single rank.
     pub(super) limit: Option<Duration>,
 }
 
-/// The key of the draws of a turn's text.
+/// Returns the key of the random draws for a conversation turn.
 fn key(seed: u64, turn: usize) -> [u32; 2] {
     match turn {
         0 => philox::key_of_name(seed, "sample"),
@@ -39,7 +40,7 @@ fn key(seed: u64, turn: usize) -> [u32; 2] {
     }
 }
 
-/// The texts of a replica's slots, and the waiting texts.
+/// The texts in a replica's slots, and the waiting texts.
 struct Queue {
     slots: Vec<Option<usize>>,
     waiting: std::vec::IntoIter<usize>,
@@ -60,7 +61,7 @@ impl Queue {
     }
 }
 
-/// The replicas that generate texts: in turn.
+/// Assigns texts to replicas, round-robin.
 pub(super) fn assignment(texts: usize, replicas: usize) -> Assignment {
     Assignment::in_turn(texts, replicas)
 }
@@ -70,7 +71,7 @@ pub(super) fn generate(
     generator: &mut Generator,
     options: GeneratorOptions,
     job: &Job,
-    show: &dyn Fn(Piece<'_>) -> std::io::Result<()>,
+    show: &dyn Fn(TextEvent<'_>) -> std::io::Result<()>,
 ) -> Result<Vec<Text>> {
     let began = Instant::now();
     let replicas = generator.grid().size(Axis::Data);

@@ -1,4 +1,4 @@
-//! The memory of sampling: planned on Meta before anything is allocated, and compared afterwards.
+//! Memory of sampling: planned on Meta before anything is allocated, and compared with actual use.
 
 use collective::{Axis, Communicator};
 use generation::{Generator, GeneratorBytes, GeneratorOptions};
@@ -8,19 +8,19 @@ use worker::Setup;
 
 use run::{Result, RunError};
 
-/// The memory of one rank.
+/// Generator memory of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankMemory {
-    /// The planned memory.
+    /// Planned memory.
     pub planned: GeneratorBytes,
-    /// The memory that was used; `None` for a plan.
+    /// Memory that was used; `None` if only planned.
     pub used: Option<GeneratorBytes>,
 }
 
-/// Plans every rank: ranks of one pipeline stage are alike.
+/// Plans every rank; ranks of the same pipeline stage are equal.
 ///
 /// # Errors
-/// A rank that does not fit.
+/// A rank does not fit.
 pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankMemory>> {
     let imitated = plan::roles::imitation(setup)?.on_meta();
     let shape = setup.config.parallel.grid();
@@ -46,7 +46,7 @@ pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankM
     (0..world_size).map(rank).collect()
 }
 
-/// Adds the memory used by all ranks to their plans, on every rank. Logs a difference.
+/// Adds the memory used by each rank to its plan, on every rank. Logs differences.
 pub(super) fn compare(generator: &mut Generator, planned: &[RankMemory]) -> Result<Vec<RankMemory>> {
     let used = serde_json::to_vec(&generator.bytes()).unwrap_or_default();
     let all = generator.groups().control().all_gather(&used).map_err(worker::WorkerError::from)?;
@@ -64,7 +64,7 @@ pub(super) fn compare(generator: &mut Generator, planned: &[RankMemory]) -> Resu
 }
 
 impl RankMemory {
-    /// The figures in a sentence.
+    /// Describes the memory as a sentence.
     #[must_use]
     pub fn in_words(&self) -> String {
         let GeneratorBytes { weights, cache, peak_allocated, peak_reserved } = self.planned;

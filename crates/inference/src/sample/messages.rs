@@ -1,13 +1,13 @@
-//! Messages of a user that are read while a conversation goes on.
+//! Messages of a user, read during a conversation.
 
 use std::fmt;
 use std::io::Result;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A function that returns the user's next message; `None` when there is no further one.
+/// Returns the user's next message; `None` at the end.
 type Read = Box<dyn FnMut() -> Result<Option<String>> + Send>;
 
-/// Messages of a user, each read when it is needed and then known to all ranks of the process.
+/// Messages of a user. Each is read when first needed, and then available to all ranks of the process.
 #[derive(Clone)]
 pub struct Messages(Arc<Mutex<State>>);
 
@@ -18,16 +18,16 @@ struct State {
 }
 
 impl Messages {
-    /// Creates messages that `read` returns one by one.
+    /// Creates messages that are read one by one with `read`.
     pub fn new(read: impl FnMut() -> Result<Option<String>> + Send + 'static) -> Self {
         let state = State { read: Box::new(read), messages: Vec::new(), is_over: false };
         Messages(Arc::new(Mutex::new(state)))
     }
 
-    /// Returns the message of a turn, counted from 0, after waiting for it; `None` after the last one.
+    /// Waits for the message of a turn (from 0) and returns it; `None` after the last.
     ///
     /// # Errors
-    /// A message that cannot be read.
+    /// The message cannot be read.
     pub(super) fn of_turn(&self, turn: usize) -> Result<Option<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while state.messages.len() <= turn && !state.is_over {
@@ -40,7 +40,7 @@ impl Messages {
     }
 }
 
-/// Prints the name of the type: options are printed to compare those of all ranks.
+/// Prints only the type's name, because options are printed to compare them between ranks.
 impl fmt::Debug for Messages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Messages")

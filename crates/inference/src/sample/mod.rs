@@ -1,4 +1,4 @@
-//! Text from a trained model, on any grid, and the sample at the end of a run.
+//! Generates text with a trained model on any grid, and the sample at the end of a run.
 
 mod at_end;
 mod ends;
@@ -16,7 +16,7 @@ pub use at_end::sampler;
 pub use memory::RankMemory;
 pub use messages::Messages;
 pub use options::SampleOptions;
-pub use shown::{Piece, Show};
+pub use shown::{Show, TextEvent};
 pub use text::{End, SampledText};
 
 use std::time::Instant;
@@ -32,25 +32,25 @@ use run::Result;
 use run::Startup;
 use run::prepare_kernels;
 
-/// Sampled texts, with their memory and time.
+/// Generated texts, with memory and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sampled {
-    /// The texts in the order of their prompts; none of a plan.
+    /// The texts in the order of their prompts; empty if only planned.
     pub texts: Vec<SampledText>,
-    /// The memory of each rank, planned and used.
+    /// Planned and used memory of each rank.
     pub memory: Vec<RankMemory>,
-    /// Tokens that were drawn.
+    /// Number of generated tokens.
     pub tokens: u64,
     /// Seconds from the first prompt to the last token.
     pub seconds: f64,
 }
 
-/// Continues prompts with a trained model. Rank 0 hands their texts to `show` as they come, one after the
-/// other. `None` on ranks of a job other than 0.
+/// Continues prompts with a trained model. Rank 0 passes the texts to `show` as they are generated, one after
+/// another. Returns `None` on ranks of a job other than 0.
 ///
 /// # Errors
-/// With status 2, before anything is allocated: no model there, one without text, options or prompts that do
-/// not go together, a model that does not fit. A rank's failure ends all; so does what `show` refuses.
+/// Status 2, before anything is allocated: there is no model, it has no text, options or prompts conflict, or
+/// the model does not fit. If a rank or `show` fails, all end.
 pub fn sample(mut startup: Startup, options: &SampleOptions, show: Show) -> Result<Option<Sampled>> {
     let prepared = Prepared::new(&startup, options);
     let Prepared { setup, weights, job, talk, generator } = startup.agree(prepared)?;
@@ -70,7 +70,7 @@ pub fn sample(mut startup: Startup, options: &SampleOptions, show: Show) -> Resu
         let first = communicator.rank() == 0;
         let mut rank = Generator::new(&setup, communicator, generator, Some(&*weights))?;
         let began = Instant::now();
-        let show = |piece: Piece<'_>| if first { show(piece) } else { Ok(()) };
+        let show = |piece: TextEvent<'_>| if first { show(piece) } else { Ok(()) };
         let texts = match &talk {
             Some(talk) => talk.hold(&mut rank, generator, &job, &show)?,
             None => generate(&mut rank, generator, &job, &show)?,

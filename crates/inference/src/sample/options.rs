@@ -9,60 +9,61 @@ use super::messages::Messages;
 use crate::location::Location;
 use run::{Result, RunError};
 
-/// The default temperature, which sharpens probabilities a little.
+/// Default temperature, which slightly sharpens the probabilities.
 pub(super) const TEMPERATURE: f64 = 0.8;
 
 /// Options of sampling from a trained model.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
-    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters.
+    /// A run, a checkpoint, a Hugging Face folder, or a folder of adapters.
     pub model: PathBuf,
-    /// The folder of the model that adapters belong to; `None`: the one that they name.
+    /// Folder of the model to which adapters belong; `None` for the one that they name.
     pub base: Option<PathBuf>,
-    /// The step of a run's checkpoint; `None`: the newest.
+    /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
     /// The prompts.
     pub prompts: Vec<String>,
-    /// A file with a prompt on each line, after `prompts`.
+    /// File with one prompt per line, appended to `prompts`.
     pub prompt_file: Option<PathBuf>,
-    /// Whether prompts are messages of a user, which the model's chat template surrounds and whose answers
-    /// end as it says.
+    /// Whether prompts are a user's messages. The model's chat template surrounds them and determines how
+    /// answers end.
     pub chat: bool,
-    /// With `chat`, the first message of every conversation without one of its own, by the system.
+    /// With `chat`, a system message for every conversation that does not begin with one.
     pub system: Option<String>,
-    /// With `chat`, further messages of the user to every conversation, each after an answer.
+    /// With `chat`, further user messages for every conversation, each after an answer.
     pub turns: Vec<String>,
     /// With `chat`, files of conversations whose last message is to be answered.
     pub conversations: Vec<PathBuf>,
-    /// With `chat` and without other messages, those of one conversation, read as it goes on.
+    /// With `chat` and without other messages, the messages of one conversation, read as it proceeds.
     pub messages: Option<Messages>,
-    /// Prompts as tokens, after all texts: those of a model without a tokenizer.
+    /// Prompts as tokens, appended after all texts; for a model without a tokenizer.
     pub prompt_tokens: Vec<Vec<u32>>,
-    /// Number of tokens to add to each, at most.
+    /// Maximum number of new tokens for each prompt.
     pub tokens: usize,
-    /// Divisor of the logits; 0: always the likeliest token.
+    /// Divisor of the logits; 0 always takes the likeliest token.
     pub temperature: f64,
-    /// Only this many of the likeliest tokens are drawn; 0: all.
+    /// Number of likeliest tokens among which to draw; 0 for all.
     pub top_k: u32,
-    /// Only the likeliest tokens are drawn that together have this probability; 1: all.
+    /// Total probability of the likeliest tokens among which to draw; 1 for all.
     pub top_p: f64,
-    /// Divisor of the positive logits, and factor of the others, of tokens that a text has; 1: none.
+    /// Divisor of positive logits and factor of negative logits for tokens already in the text; 1 for no
+    /// penalty.
     pub repetition_penalty: f64,
-    /// Seeds of the prompts. A prompt without one has the last one's and 1 more for each prompt after it;
-    /// empty: the run's own and so on.
+    /// Seeds of the prompts. Prompts after the last seed use the following numbers; if empty, seeds start at
+    /// the run's.
     pub seeds: Vec<u64>,
-    /// Texts that end a text, which are not part of it.
+    /// Strings that end a text; they are not part of it.
     pub stop: Vec<String>,
-    /// Prompts at once on each replica of the model, at most as many as a step computes anyway; `None`: as
-    /// many. The others follow.
+    /// Number of prompts at once on each replica, limited by the rows of a step; `None` for the maximum.
+    /// Further prompts follow later.
     pub batch: Option<usize>,
-    /// Settings over the model's configuration, each as `section.key=value`.
+    /// Overrides of the model's configuration, each as `section.key=value`.
     pub sets: Vec<String>,
-    /// The device.
+    /// Device to compute on.
     pub device: DeviceChoice,
     /// Number of ranks as threads; must equal the configured number, which is the default.
     pub ranks: Option<usize>,
-    /// Whether memory is planned only.
+    /// Whether to plan memory only.
     pub plan_only: bool,
 }
 
@@ -97,7 +98,7 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
-    /// The path of the model.
+    /// Returns the location of the model.
     pub(crate) fn location(&self) -> Location<'_> {
         Location { path: &self.model, step: self.step, base: self.base.as_deref() }
     }
@@ -110,10 +111,10 @@ impl SampleOptions {
             || self.prompt_tokens.is_empty()
     }
 
-    /// The choice of tokens.
+    /// Returns the rule by which tokens are chosen.
     ///
     /// # Errors
-    /// A number that makes no sense, by the name of its option.
+    /// A value is out of range; the error names its option.
     pub(super) fn choice(&self) -> Result<Choice> {
         let SampleOptions { temperature, top_p, repetition_penalty, .. } = *self;
         let rows = [

@@ -1,4 +1,4 @@
-//! Model, prompts and sizes of sampling, checked before anything is allocated.
+//! Prepares sampling: model, prompts and sizes, checked before anything is allocated.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use run::ChosenPlacement;
 use run::Startup;
 use run::{Result, RunError};
 
-/// The preparation that is equal on all ranks.
+/// The prepared sampling, equal on all ranks.
 pub(super) struct Prepared {
     pub(super) setup: Setup,
     pub(super) weights: Arc<dyn Weights>,
@@ -44,7 +44,7 @@ impl Prepared {
             true => trained.tokenizer()?,
             false => trained.tokenizer().unwrap_or(Tokenizer::None),
         };
-        let ends = ends::of(&trained, &tokenizer)?;
+        let ends = ends::end_tokens(&trained, &tokenizer)?;
         let texts = prompts::texts(options)?;
         if options.messages.is_some() && startup.is_in_job() {
             let text = "--chat: it needs a message: --prompt; a job's ranks read no standard input";
@@ -90,14 +90,14 @@ impl Prepared {
     }
 }
 
-/// Returns the configuration without ranks that share sequences: texts grow by one token at a time.
+/// Returns the configuration without context parallelism, because texts grow by one token at a time.
 pub(super) fn with_whole_sequences(mut config: RunConfig) -> RunConfig {
     (config.parallel.context, config.parallel.context_lanes) = (1, 1);
     config
 }
 
-/// The setup of a model that generates texts of at most `context` tokens: without data, and on the host in
-/// f32. A model without a cache keeps its context, which its buffers may depend on.
+/// Returns the setup of a model that generates texts of at most `context` tokens, without data; on a CPU in
+/// f32. A model without a cache keeps its context, on which its buffers may depend.
 pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) -> Result<Setup> {
     let caches = config.model.cached_heads().is_some();
     let shorter = match caches && config.model.examples().units() != context {
@@ -108,13 +108,13 @@ pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) 
     if placement.description().kind != Kind::Cuda {
         (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
     }
-    // A trained model multiplies in its weights' type.
+    // A trained model's matmuls use its weights' dtype.
     config.precision.weights = WeightType::Compute;
     config.fp8 = None;
     config.data.kind = DataKind::Synthetic;
     config.train.micro_batch_size = 1;
     config.train.validation_micro_batches = 0;
-    // Times of layers in training say nothing about texts.
+    // Times of layers in training are irrelevant for generation.
     config.parallel.profile = None;
     Ok(plan::prepare(config, placement)?)
 }

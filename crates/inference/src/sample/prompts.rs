@@ -1,29 +1,29 @@
-//! Prompts, from the command line and from a file.
+//! Prompts from the command line and from files.
 
 use data::Tokenizer;
 
 use super::options::SampleOptions;
 use run::{Result, RunError};
 
-/// The prompt of a text.
+/// The prompt of one text.
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
     pub(super) text: String,
     pub(super) tokens: Vec<u32>,
     pub(super) seed: u64,
-    /// The turn of a conversation, from 0.
+    /// Index of the conversation turn.
     pub(super) turn: usize,
 }
 
-/// The default prompt.
+/// Default prompt.
 const LINE_FEED: &str = "\n";
-/// The most bytes of a file of prompts.
+/// Maximum size of a prompt file in bytes.
 const MOST_BYTES: u64 = 1 << 26;
 
-/// Returns the texts of the options: those of the command line and the lines of a file.
+/// Returns the prompts in the options, followed by the lines of the prompt file.
 ///
 /// # Errors
-/// A file that cannot be read, or has no line.
+/// The file cannot be read or is empty.
 pub(super) fn texts(options: &SampleOptions) -> Result<Vec<String>> {
     let mut texts = options.prompts.clone();
     if let Some(path) = &options.prompt_file {
@@ -37,10 +37,10 @@ pub(super) fn texts(options: &SampleOptions) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// The prompts of `texts`, or of conversations with their tokens, and of tokens, with their seeds.
+/// Returns all prompts with their seeds: encoded `texts` or conversations, then prompts of tokens.
 ///
 /// # Errors
-/// A prompt without tokens, or with some that the model does not have; more seeds than prompts.
+/// A prompt is empty or has tokens unknown to the model, or there are more seeds than prompts.
 pub(super) fn read(
     options: &SampleOptions,
     mut texts: Vec<String>,
@@ -91,7 +91,7 @@ fn check_tokens(option: &str, tokens: &[u32], tokenizer: &Tokenizer, vocabulary:
     checked.map_err(|reason| RunError::Refused(format!("{option}: {reason}")))
 }
 
-/// Refuses prompts longer than the model's context.
+/// Refuses prompts that are longer than the model's context.
 pub(super) fn check(prompts: &[Prompt], context: usize) -> Result<()> {
     match prompts.iter().position(|prompt| prompt.tokens.len() > context) {
         None => Ok(()),

@@ -1,36 +1,36 @@
-//! Showing texts in the order of their prompts, even if several are generated at once.
+//! Shows texts in the order of their prompts, even if several are generated at once.
 
 use std::sync::Arc;
 
 use super::text::{End, Text};
 use run::{Result, RunError};
 
-/// A piece of output.
+/// An event of text generation, in the order of output.
 #[derive(Clone, Copy, Debug)]
-pub enum Piece<'a> {
-    /// A text begins, with its number from 0, the number of texts, its seed and its prompt.
+pub enum TextEvent<'a> {
+    /// A text begins.
     Begin {
-        /// The number of the text.
+        /// Index of the text.
         number: usize,
-        /// The number of all texts.
-        of: usize,
-        /// The seed of its draws.
+        /// Number of all texts.
+        texts: usize,
+        /// Seed of its draws.
         seed: u64,
-        /// The turn of a conversation, from 0.
+        /// Index of the conversation turn.
         turn: usize,
-        /// The prompt.
+        /// The prompt, as text.
         prompt: &'a str,
     },
-    /// More of the current text.
+    /// The current text continues.
     More(&'a str),
-    /// The current text ends.
+    /// The current text ended, for this reason.
     End(End),
 }
 
-/// A function that receives the pieces.
-pub type Show = Arc<dyn Fn(Piece<'_>) -> std::io::Result<()> + Send + Sync>;
+/// A function that receives the events.
+pub type Show = Arc<dyn Fn(TextEvent<'_>) -> std::io::Result<()> + Send + Sync>;
 
-/// The position of the output: all texts before one, and a part of it.
+/// Position of the output: index of the current text, and how much of it has been shown.
 #[derive(Default)]
 pub(super) struct Shown {
     text: usize,
@@ -39,30 +39,30 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Shows the new parts.
+    /// Shows everything new.
     pub(super) fn update(
         &mut self,
         texts: &[Text],
-        show: &dyn Fn(Piece<'_>) -> std::io::Result<()>,
+        show: &dyn Fn(TextEvent<'_>) -> std::io::Result<()>,
     ) -> Result<()> {
         let failed = |source| RunError::File { path: "standard output".into(), source };
         while let Some(text) = texts.get(self.text) {
             if !self.begun {
                 let number = self.text;
-                let of = texts.len();
+                let count = texts.len();
                 let seed = text.prompt.seed;
                 let turn = text.prompt.turn;
                 let prompt = &*text.prompt.text;
-                show(Piece::Begin { number, of, seed, turn, prompt }).map_err(failed)?;
+                show(TextEvent::Begin { number, texts: count, seed, turn, prompt }).map_err(failed)?;
                 self.begun = true;
             }
             let more = &text.certain()[self.bytes..];
             if !more.is_empty() {
-                show(Piece::More(more)).map_err(failed)?;
+                show(TextEvent::More(more)).map_err(failed)?;
                 self.bytes += more.len();
             }
             let Some(end) = text.end() else { break };
-            show(Piece::End(end)).map_err(failed)?;
+            show(TextEvent::End(end)).map_err(failed)?;
             *self = Shown { text: self.text + 1, begun: false, bytes: 0 };
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Conversations: messages of a user, each followed by an answer.
+//! Conversations: user messages, each followed by an answer.
 
 use std::path::Path;
 
@@ -10,30 +10,30 @@ use super::generate::{Job, generate};
 use super::messages::Messages;
 use super::options::SampleOptions;
 use super::prompts::Prompt;
-use super::shown::Piece;
+use super::shown::TextEvent;
 use super::text::Text;
 use run::{Result, RunError};
 
-/// Tokens that a conversation with unknown messages has room for, unless the model's context is shorter.
+/// Tokens reserved for a conversation with unknown messages, unless the model's context is shorter.
 const ROOM: usize = 8192;
-/// Tokens that a template may put around a message and its answer.
+/// Tokens that a template may add around a message and its answer.
 const AROUND: usize = 64;
 
-/// Conversations with one model, which go on side by side.
+/// Simultaneous conversations with one model.
 pub(super) struct Talk {
     template: ChatTemplate,
-    /// The messages of each conversation so far, of which the last is to be answered.
+    /// Messages of each conversation so far; the last one is to be answered.
     histories: Vec<Dialogue>,
-    /// Further messages of the user, to every conversation.
+    /// Further user messages for every conversation.
     turns: Vec<String>,
     messages: Option<Messages>,
 }
 
 impl Talk {
-    /// Returns the conversations of the options, of which `texts` are the first messages.
+    /// Returns the conversations in the options; `texts` are their first messages.
     ///
     /// # Errors
-    /// A file of conversations that cannot be read or has nothing to answer; no message.
+    /// A conversation file cannot be read or has no message to answer, or there are no messages.
     pub(super) fn new(options: &SampleOptions, texts: &[String], template: ChatTemplate) -> Result<Self> {
         let system = options.system.iter().map(|text| message("system", text));
         let alone = |messages| Dialogue { messages, input: TemplateInput::default() };
@@ -42,7 +42,7 @@ impl Talk {
         for path in &options.conversations {
             for (index, mut dialogue) in messages_of(path)?.into_iter().enumerate() {
                 let history = &mut dialogue.messages;
-                // What is to be answered may have an answer already.
+                // The message to answer may already have an answer.
                 while history.last().is_some_and(|last| last["role"] == "assistant") {
                     history.pop();
                 }
@@ -69,25 +69,25 @@ impl Talk {
         Ok(Talk { template, histories, turns: options.turns.clone(), messages })
     }
 
-    /// The white space before an answer, and the text that ends one.
+    /// Returns the white space before an answer, and the string that ends it.
     pub(super) fn around_answer(&self) -> [String; 2] {
         self.template.around_answer().unwrap_or_default()
     }
 
-    /// Returns the last message of each conversation, with the tokens of all of it.
+    /// Returns the last message of each conversation, with the tokens of the whole conversation.
     ///
     /// # Errors
-    /// Messages that the template refuses.
+    /// The template refuses the messages.
     pub(super) fn prompts(&self, tokenizer: &Tokenizer) -> Result<Vec<(String, Vec<u32>)>> {
         let prompt = |history: &Dialogue| Ok((last_of(history), self.tokens(history, tokenizer)?));
         self.histories.iter().map(prompt).collect()
     }
 
-    /// Returns the tokens that the conversations have room for, if they go on after the first answer.
-    /// `longest` is the longest prompt, and each answer has at most `answer` tokens.
+    /// Returns the tokens needed by the conversations; `None` if they end after the first answer. `longest`
+    /// is the longest prompt's tokens; each answer has at most `answer`.
     ///
     /// # Errors
-    /// A message that cannot be encoded.
+    /// A message cannot be encoded.
     pub(super) fn room(&self, longest: usize, answer: usize, tokenizer: &Tokenizer) -> Result<Option<usize>> {
         if self.messages.is_some() {
             return Ok(Some(ROOM.max(longest + answer)));
@@ -99,17 +99,16 @@ impl Talk {
         Ok((!self.turns.is_empty()).then_some(room))
     }
 
-    /// Generates the answers turn by turn, and returns them conversation by conversation. If a conversation
-    /// does not fit with an answer, its first messages are left out.
+    /// Generates answers turn by turn. Returns them grouped by conversation. If a conversation with its
+    /// answer exceeds the context, its earliest messages are dropped.
     ///
-    /// # Errors
-    /// Errors of generating; a message that cannot be read or is too long.
+    /// Generation fails, or a message cannot be read or is too long.
     pub(super) fn hold(
         &self,
         generator: &mut Generator,
         options: GeneratorOptions,
         job: &Job,
-        show: &dyn Fn(Piece<'_>) -> std::io::Result<()>,
+        show: &dyn Fn(TextEvent<'_>) -> std::io::Result<()>,
     ) -> Result<Vec<Text>> {
         let most = options.capacity - job.tokens.min(options.capacity / 2);
         let mut histories = self.histories.clone();
@@ -135,11 +134,11 @@ impl Talk {
         Ok(answered.into_iter().map(|(_, text)| text).collect())
     }
 
-    /// Leaves out messages until the others have at most `most` tokens, and returns the tokens: from the
-    /// first message of the user to the next, but not the last one.
+    /// Drops the earliest exchanges, each up to the next user message, until at most `most` tokens remain.
+    /// The last message is kept. Returns the tokens.
     ///
     /// # Errors
-    /// A last message that is too long.
+    /// The last message is too long.
     fn shortened(&self, history: &mut Dialogue, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
         let is_user = |message: &Value| message["role"] == "user";
         loop {
@@ -169,7 +168,7 @@ fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-/// The content of the last message.
+/// Returns the content of the last message.
 fn last_of(history: &Dialogue) -> String {
     history.messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default().to_owned()
 }
@@ -185,7 +184,7 @@ fn read(messages: &Messages, turn: usize) -> Result<Option<String>> {
 /// Reads the conversations of a file.
 ///
 /// # Errors
-/// A file that cannot be read, or has no conversations.
+/// The file cannot be read or has no conversations.
 fn messages_of(path: &Path) -> Result<Vec<Dialogue>> {
     data::read_messages(path).map_err(|error| RunError::Refused(format!("--conversations: {error}")))
 }

@@ -1,11 +1,11 @@
-//! One text: its tokens, its certain part, and its end.
+//! A text during generation: its tokens, the part that is final, and its end.
 
 use data::{TextStream, Tokenizer};
 use serde::Serialize;
 
 use super::prompts::Prompt;
 
-/// Returns the number of tokens with which a text longer than `capacity` continues.
+/// Returns the number of tokens kept when a text exceeds `capacity`.
 pub(super) fn tail(capacity: usize) -> usize {
     capacity.div_ceil(2)
 }
@@ -14,11 +14,11 @@ pub(super) fn tail(capacity: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The text has the requested number of tokens.
+    /// The text reached the requested number of tokens.
     Length,
-    /// The model drew a token that ends texts.
+    /// The model generated an end token.
     Token,
-    /// A stop text occurred.
+    /// A stop string occurred.
     Stop,
     /// The time limit was reached.
     Time,
@@ -31,15 +31,15 @@ pub struct SampledText {
     pub prompt: String,
     /// The continuation.
     pub text: String,
-    /// The tokens of the prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: Vec<u32>,
-    /// The tokens of the continuation, with those of a stop text, without one that ended it.
+    /// Tokens of the continuation, including those of a stop string but not an end token.
     pub tokens: Vec<u32>,
-    /// The seed of the draws.
+    /// Seed of the draws.
     pub seed: u64,
-    /// The reason for its end.
+    /// Why the text ended.
     pub end: End,
-    /// Index of the conversation turn that the text answers, from 0.
+    /// Index of the conversation turn that the text answers.
     #[serde(skip_serializing_if = "is_first")]
     pub turn: usize,
 }
@@ -49,29 +49,29 @@ fn is_first(turn: &usize) -> bool {
     *turn == 0
 }
 
-/// A text that is being generated.
+/// A text being generated.
 pub(super) struct Text {
     pub(super) prompt: Prompt,
-    /// All tokens, the prompt's first.
+    /// All tokens, beginning with the prompt's.
     tokens: Vec<u32>,
-    /// Tokens that were drawn, one that ends the text included.
+    /// Number of generated tokens, including an end token.
     drawn: usize,
-    /// First token that the model sees.
+    /// Index of the first token that the model sees.
     start: usize,
-    /// Whether the model has not seen the tokens from `start` on.
+    /// Whether the model has yet to process the tokens from `start` on.
     pub(super) is_new: bool,
     stream: TextStream,
-    /// White space that the text may begin with and that is not part of it; `None` once that is decided.
+    /// White space with which the text may begin and which is not part of it; `None` once handled.
     space: Option<String>,
-    /// Text of the drawn tokens, as far as it is known.
+    /// Decoded text of the generated tokens so far.
     text: String,
-    /// Bytes of it that no stop text can take back.
+    /// Number of bytes of `text` that can no longer be removed by a stop string.
     certain: usize,
     end: Option<End>,
 }
 
 impl Text {
-    /// Begins to continue a prompt. `space` is not part of the text if this begins with it.
+    /// Starts continuing a prompt. `space` at the start of the text is removed.
     pub(super) fn new(prompt: Prompt, space: &str, tokenizer: &Tokenizer) -> Self {
         Text {
             tokens: prompt.tokens.clone(),
@@ -87,22 +87,22 @@ impl Text {
         }
     }
 
-    /// Tokens that the model sees.
+    /// Returns the tokens that the model sees.
     pub(super) fn window(&self) -> &[u32] {
         &self.tokens[self.start..]
     }
 
-    /// All tokens so far.
+    /// Returns all tokens so far.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Tokens that were drawn.
+    /// Returns the number of generated tokens.
     pub(super) fn drawn(&self) -> usize {
         self.drawn
     }
 
-    /// The continuation as far as it is certain.
+    /// Returns the part of the continuation that is final.
     pub(super) fn certain(&self) -> &str {
         &self.text[..self.certain]
     }
@@ -111,7 +111,7 @@ impl Text {
         self.end
     }
 
-    /// Adds a token. A text as long as the model's context goes on from its later half.
+    /// Adds a token. When a text reaches the model's context, it continues from its later half.
     pub(super) fn add(
         &mut self,
         token: u32,
@@ -134,7 +134,7 @@ impl Text {
         self.cut(stops);
     }
 
-    /// Ends the text for a reason, unless it has ended.
+    /// Ends the text for a reason, unless it has already ended.
     pub(super) fn finish(&mut self, end: End, tokenizer: &Tokenizer) {
         if self.end.is_none() {
             self.text += &self.stream.finish(tokenizer);
@@ -144,7 +144,7 @@ impl Text {
         }
     }
 
-    /// Drops the white space before the text.
+    /// Removes the white space before the text.
     fn drop_space(&mut self) {
         let Some(space) = &self.space else { return };
         if self.text.len() < space.len() && space.starts_with(&*self.text) {
@@ -156,7 +156,7 @@ impl Text {
         self.space = None;
     }
 
-    /// Ends the text before a stop text; a possible beginning of one is not certain.
+    /// Ends the text before a stop string. A possible beginning of a stop string is not yet final.
     fn cut(&mut self, stops: &[String]) {
         if self.space.is_some() {
             return;

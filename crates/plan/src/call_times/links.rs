@@ -1,26 +1,26 @@
-//! Seconds of messages and collectives, by the rates of the links that they cross.
+//! Seconds of messages and collectives, from the rates of the links that they use.
 
 use collective::{PEER_COPIES, PEER_SUMS};
 
 use crate::rates::DeviceRates;
 
-/// The bandwidth of sums in peers' memory as a share of a library's all-reduce (`docs/benchmarks.md`).
+/// Bandwidth of peer-to-peer sums, as a fraction of NCCL's all-reduce (`docs/benchmarks.md`).
 const PEER_SUMS_SHARE: f64 = 0.93;
 
-/// Returns the seconds of an operation with operands of `bytes` bytes between ranks on `hosts` hosts,
-/// `on_host` on each.
+/// Returns the seconds of a collective or message of `bytes` operand bytes between ranks on `hosts` hosts,
+/// with `on_host` ranks on each.
 ///
-/// A library sends the parts of a collective from host to host once, over the network of all GPUs that take
-/// part there, and on over the links of each host. A rank sends messages over its own.
+/// A collective sends each part between two hosts once, using the network links of all participating GPUs,
+/// and distributes it over the links within each host. Messages use only the sender's own link.
 pub(super) fn seconds(rates: &DeviceRates, operation: &str, [hosts, on_host, bytes]: [f64; 3]) -> f64 {
     let ranks = hosts * on_host;
     if ranks <= 1.0 {
         return 0.0;
     }
     let is_far = hosts > 1.0;
-    // Messages pass through as many ranks as a tree is deep.
+    // Messages pass through as many ranks as the tree is deep.
     let latency = rates.message(is_far) * ranks.log2().max(1.0);
-    // Times that the operand crosses a link.
+    // How often the operand passes through a link.
     let times = match operation {
         "all-reduce" => 2.0,
         "barrier" => 0.0,
@@ -32,7 +32,7 @@ pub(super) fn seconds(rates: &DeviceRates, operation: &str, [hosts, on_host, byt
             return rates.message(is_far) + bytes / rate;
         }
         "exchange" | PEER_COPIES => {
-            // Parts for all others, each over this rank's own link.
+            // A different part for every other rank, each over the sender's own link.
             let near = bytes * (on_host - 1.0) / (ranks - 1.0) / rates.link_bytes;
             let far = bytes * (ranks - on_host) / (ranks - 1.0) / rates.network();
             return rates.message(is_far) + near.max(far);

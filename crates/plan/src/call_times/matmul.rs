@@ -1,10 +1,10 @@
-//! The model of a matmul's time: waves of tiles over the multiprocessors, and the bytes of its operands.
+//! A model of matmul times: waves of tiles over the multiprocessors, and the bytes of the operands.
 
-/// A tile of the output that a multiprocessor computes at a time.
+/// A tile of the output, which one multiprocessor computes at a time.
 struct Tile {
     rows: f64,
     columns: f64,
-    /// FLOP/s relative to the largest tile's.
+    /// FLOP/s relative to the largest tile.
     speed: f64,
 }
 
@@ -15,16 +15,17 @@ const TILES: [Tile; 5] = [
     Tile { rows: 128.0, columns: 64.0, speed: 0.7 },
     Tile { rows: 64.0, columns: 64.0, speed: 0.45 },
 ];
-/// Parts in which the terms of each sum may be computed, each by another multiprocessor.
+/// Numbers of parts into which the sum over k may be split, so that more multiprocessors work on one tile
+/// (split-K).
 const SPLITS: [f64; 7] = [1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0];
-/// Fewest terms of a part.
+/// Smallest number of terms in a part.
 const FEWEST_TERMS: f64 = 256.0;
-/// Size of the matmul that gives a device's rate.
+/// Size (m = n = k) of the matmul from which a device's rate is measured.
 const LARGE: f64 = 8192.0;
-/// Terms in the time that a tile takes to begin and to end.
+/// Time to start and finish a tile, in terms of its sum over k.
 const TERMS_OF_ENDS: f64 = 96.0;
 
-/// The rate of large matmuls of some types.
+/// Rate of large matmuls of one combination of dtypes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MatmulRate {
     /// FLOP/s of large matmuls.
@@ -33,7 +34,7 @@ pub(super) struct MatmulRate {
     pub(super) is_half: bool,
 }
 
-/// A device as matmuls see it.
+/// The device properties that determine matmul times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MatmulModel {
     pub(super) rate: MatmulRate,
@@ -43,7 +44,7 @@ pub(super) struct MatmulModel {
 }
 
 impl MatmulModel {
-    /// Seconds of a matmul of m, n and k that moves so many bytes.
+    /// Returns the seconds of a matmul of m, n and k that moves `bytes` bytes.
     pub(super) fn seconds(&self, size: [f64; 3], bytes: f64) -> f64 {
         let large = 2.0 * LARGE.powi(3) / self.rate.large;
         let unit = large / self.waves([LARGE; 3], 0.0);
@@ -51,8 +52,8 @@ impl MatmulModel {
             + (unit * self.waves(size, self.memory_bytes * unit)).max(bytes / self.memory_bytes)
     }
 
-    /// Time of the fastest tiles, in a unit that depends on the device only. `written`: bytes that the memory
-    /// moves in the unit, for partial sums; 0 for those without.
+    /// Returns the time with the fastest tile shape, in a device-dependent unit. `written` is the number of
+    /// bytes that memory moves in that unit, to account for split-K's partial sums; 0 ignores them.
     fn waves(&self, [m, n, k]: [f64; 3], written: f64) -> f64 {
         let tiles = if self.rate.is_half { &TILES[..] } else { &TILES[2..] };
         let mut best = f64::INFINITY;
@@ -91,13 +92,13 @@ mod tests {
     #[test]
     fn large_matmuls_reach_the_rate_and_others_less() {
         assert!((rate([LARGE; 3]) / 800e12 - 1.0).abs() < 0.01);
-        // Another tile after a whole wave is a wave more.
+        // One tile more than a whole wave takes another wave.
         let [whole, more] = [132.0, 133.0].map(|tiles| MODEL.seconds([128.0 * tiles, 256.0, 4096.0], 0.0));
         assert!(more > 1.4 * whole, "{more} {whole}");
-        // Few terms, and few rows, are slower.
+        // Short sums and few rows are slower.
         assert!(rate([8192.0, 8192.0, 64.0]) < 0.5 * rate([LARGE; 3]));
         assert!(rate([64.0, 8192.0, 8192.0]) < 0.5 * rate([LARGE; 3]));
-        // Long sums of few tiles are split.
+        // Long sums with few tiles are split.
         assert!(rate([768.0, 768.0, 65536.0]) > 0.5 * rate([LARGE; 3]));
     }
 }

@@ -1,10 +1,10 @@
-//! Messages and collectives in which several simulated ranks take part: each waits for the others.
+//! Messages and collectives among simulated ranks: each rank waits for the others.
 
 use std::collections::BTreeMap;
 
 use device::LoggedCommunication;
 
-/// A message or a collective, by its number among those of the same ranks.
+/// A message or collective, identified by its participants and a sequence number.
 pub(super) struct Meeting {
     kind: MeetingKind,
     number: usize,
@@ -14,17 +14,17 @@ pub(super) struct Meeting {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MeetingKind {
-    /// A message from a rank to another.
+    /// A message between two ranks.
     Message { from: usize, to: usize },
-    /// A collective of all ranks of a group.
+    /// A collective among all ranks of a group.
     Collective(Vec<usize>),
 }
 
-/// The communication of one simulated rank so far.
+/// Counts the communication of one simulated rank.
 pub(super) struct Meetings {
     rank: usize,
     simulated: Vec<usize>,
-    /// Number of meetings of each kind so far.
+    /// Number of messages and collectives so far, by participants.
     counts: BTreeMap<MeetingKind, usize>,
 }
 
@@ -33,7 +33,7 @@ impl Meetings {
         Meetings { rank, simulated: simulated.to_vec(), counts: BTreeMap::new() }
     }
 
-    pub(super) fn of(&mut self, call: &LoggedCommunication) -> Vec<Meeting> {
+    pub(super) fn next_meetings(&mut self, call: &LoggedCommunication) -> Vec<Meeting> {
         let LoggedCommunication { ranks, sends, receives, .. } = call;
         let is_simulated = |rank: &usize| *rank != self.rank && self.simulated.contains(rank);
         let mut kinds = Vec::new();
@@ -56,23 +56,23 @@ impl Meetings {
     }
 }
 
-/// For each kind the meetings in order: the number of ranks that have come, and when the last has.
+/// For each kind, in order: the number of ranks that have arrived, and the time of the last arrival.
 #[derive(Default)]
 pub(super) struct Arrivals(BTreeMap<MeetingKind, Vec<(usize, f64)>>);
 
 impl Arrivals {
-    /// Notes that a rank has come to a meeting.
+    /// Records that a rank has arrived.
     pub(super) fn come(&mut self, meeting: &Meeting, time: f64) {
         let meetings = self.0.entry(meeting.kind.clone()).or_default();
-        // Each rank comes to the meetings of a kind in order.
+        // Each rank arrives in order at messages and collectives of the same kind.
         meetings.resize(meetings.len().max(meeting.number + 1), (0, 0.0));
         let (ranks, last) = &mut meetings[meeting.number];
         *ranks += 1;
         *last = last.max(time);
     }
 
-    /// Returns the time at which the last rank has come; `None` before.
-    pub(super) fn of(&self, meeting: &Meeting) -> Option<f64> {
+    /// Returns the time at which the last rank arrived; `None` if ranks are still missing.
+    pub(super) fn last_arrival(&self, meeting: &Meeting) -> Option<f64> {
         let (ranks, last) = self.0.get(&meeting.kind)?.get(meeting.number)?;
         (*ranks >= meeting.ranks).then_some(*last)
     }

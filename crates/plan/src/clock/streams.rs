@@ -1,34 +1,34 @@
-//! The streams of a rank in the simulation: when each is free, and what the compute stream does or awaits.
+//! The simulated streams of a rank: when each is free, and what the compute stream does or waits for.
 
 use std::collections::VecDeque;
 
 use device::{LoggedEvent, StreamKind};
 use telemetry::Phase;
 
-/// The reason why the compute stream is idle.
+/// Reason why the compute stream is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Idle {
     /// The host has not made the next call.
     Host,
-    /// The reduction of gradients, or the distribution of weights.
+    /// Reduction of gradients, or all-gather of weights.
     Reduction,
     /// Another stage of the pipeline.
     Pipeline,
-    /// An exchange with ranks that share layers.
+    /// An exchange with tensor-parallel ranks.
     Layers,
-    /// An exchange with ranks that share sequences.
+    /// An exchange with context-parallel ranks.
     Sequences,
     Inputs,
-    /// Copies of what is offloaded to host memory.
+    /// Copies of offloaded tensors.
     Offload,
 }
 
 impl Idle {
-    /// The reason for a wait for work of a stream.
-    pub(crate) fn of(stream: StreamKind) -> Self {
+    /// Returns the usual reason for waiting for work of this stream.
+    pub(crate) fn from_stream(stream: StreamKind) -> Self {
         match stream {
             StreamKind::Transfer => Idle::Pipeline,
-            // Exchanges along other axes are named by their ranks.
+            // Exchanges along other axes are identified by their ranks.
             StreamKind::Exchange => Idle::Layers,
             StreamKind::Input => Idle::Inputs,
             StreamKind::Reduce | StreamKind::Snapshot | StreamKind::Compute => Idle::Reduction,
@@ -36,29 +36,29 @@ impl Idle {
     }
 }
 
-/// Seconds of a step on a rank's compute stream, whose sum is the step.
+/// Breakdown of a step on a rank's compute stream, in seconds that add up to the step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ClockParts {
-    /// Seconds of work in each section of the step, by its name.
+    /// Seconds of work in each section of the step, by name.
     pub(crate) sections: Vec<(&'static str, f64)>,
     /// Seconds of waiting, by reason.
     pub(crate) idle: Vec<(Idle, f64)>,
-    /// Begin and end of each pass, in order.
+    /// Begin and end of each pass in seconds, in order.
     pub(crate) passes: Vec<[f64; 2]>,
 }
 
 impl ClockParts {
-    /// Seconds of the whole step.
+    /// Returns the seconds of the whole step.
     pub(crate) fn seconds(&self) -> f64 {
         self.idle.iter().fold(self.work(), |sum, (_, seconds)| sum + seconds)
     }
 
-    /// Seconds of work in all sections.
+    /// Returns the seconds of work in all sections.
     pub(crate) fn work(&self) -> f64 {
         self.sections.iter().fold(0.0, |sum, (_, seconds)| sum + seconds)
     }
 
-    /// Seconds of work in a section.
+    /// Returns the seconds of work in one section.
     pub(crate) fn section(&self, name: &str) -> f64 {
         self.sections.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, seconds)| *seconds)
     }
@@ -67,7 +67,7 @@ impl ClockParts {
         add(&mut self.idle, reason, seconds);
     }
 
-    /// Seconds of waiting for a reason.
+    /// Returns the seconds of waiting for one reason.
     pub(crate) fn idle(&self, reason: Idle) -> f64 {
         self.idle.iter().find(|(other, _)| *other == reason).map_or(0.0, |(_, seconds)| *seconds)
     }
@@ -80,80 +80,80 @@ fn add<K: PartialEq>(list: &mut Vec<(K, f64)>, key: K, seconds: f64) {
     }
 }
 
-/// The sections of a step that are passes.
+/// Returns whether a section is a forward or backward pass.
 fn is_pass(section: &str) -> bool {
     [Phase::Forward, Phase::Backward].into_iter().any(|phase| phase.name() == section)
 }
 
-/// Most events of a stream that are kept: waits are for recent ones.
+/// Maximum number of events that are kept per stream; waits are for recent ones.
 const EVENTS: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// End of the work so far.
+    /// Time at which all work enqueued so far ends.
     free: f64,
-    /// The events for which later work waits, each later than the one before, with the reasons.
+    /// Events that later work waits for, in order of increasing time, with the reasons of the waits.
     awaited: Vec<(f64, Idle)>,
-    /// The reason of waits for the stream's work; `None`: that of all streams of its kind.
+    /// Reason of waits for this stream's work; `None` for the usual reason of its kind.
     reason: Option<Idle>,
-    /// Times of the last events, with the reason of waits for them.
+    /// Times of the latest events, with the reason of waits for them.
     events: VecDeque<(f64, Option<Idle>)>,
 }
 
 impl Stream {
-    /// Time at which the next work can begin.
+    /// Returns the time at which the next work can begin.
     fn ready(&self) -> f64 {
         self.awaited.last().map_or(self.free, |(time, _)| *time)
     }
 }
 
-/// A call beside which compute is slower.
+/// Communication that slows compute while it runs.
 #[derive(Debug)]
 struct Slowing {
     begin: f64,
     end: f64,
-    /// The part of its speed that compute has.
+    /// Speed of compute during the communication, as a fraction of its full rate.
     speed: f64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     streams: [Stream; StreamKind::ALL.len()],
-    /// Calls between ranks beside which compute may still run.
+    /// Communication that may still overlap with compute.
     slowing: Vec<Slowing>,
     section: &'static str,
-    /// Whether the present pass has not begun to compute.
+    /// Whether the current pass has not computed anything yet.
     is_new_pass: bool,
     current: ClockParts,
     last: ClockParts,
 }
 
 impl Streams {
-    fn of(&mut self, stream: StreamKind) -> &mut Stream {
+    fn stream_mut(&mut self, stream: StreamKind) -> &mut Stream {
         &mut self.streams[stream as usize]
     }
 
-    /// Time at which a stream can begin its next work.
+    /// Returns the time at which a stream can begin its next work.
     pub(super) fn ready(&self, stream: StreamKind) -> f64 {
         self.streams[stream as usize].ready()
     }
 
-    /// Time at which all streams have ended their work.
+    /// Returns the time at which all streams are idle.
     pub(super) fn all_ready(&self) -> f64 {
         StreamKind::ALL.into_iter().map(|stream| self.ready(stream)).fold(0.0, f64::max)
     }
 
-    /// Lets later work of a stream begin at `time` or later.
+    /// Makes later work of a stream wait until `time`.
     pub(super) fn wait_until(&mut self, stream: StreamKind, time: f64, reason: Idle) {
-        let stream = self.of(stream);
+        let stream = self.stream_mut(stream);
         if time > stream.ready() {
             stream.awaited.push((time, reason));
         }
     }
 
-    /// Runs work of a stream that the host has enqueued by `enqueued`.
+    /// Runs work on a stream that the host has enqueued by time `enqueued`.
     pub(super) fn run(&mut self, stream: StreamKind, enqueued: f64, seconds: f64) {
-        let own = self.of(stream);
+        let own = self.stream_mut(stream);
         let mut before = own.free;
         let ready = own.ready();
         let waits = std::mem::take(&mut own.awaited);
@@ -163,7 +163,7 @@ impl Streams {
             return;
         }
         let seconds = seconds + self.slowed(begin, seconds);
-        self.of(stream).free = begin + seconds;
+        self.stream_mut(stream).free = begin + seconds;
         for (time, reason) in waits {
             add(&mut self.current.idle, reason, time - before);
             before = time;
@@ -181,13 +181,14 @@ impl Streams {
         self.is_new_pass = false;
     }
 
-    /// Lets compute have `speed` of its speed beside the last `seconds` of a stream's work.
+    /// Slows compute to `speed` of its full rate during the last `seconds` of a stream's work.
     pub(super) fn slow_compute(&mut self, stream: StreamKind, seconds: f64, speed: f64) {
-        let end = self.of(stream).free;
+        let end = self.stream_mut(stream).free;
         self.slowing.push(Slowing { begin: end - seconds, end, speed });
     }
 
-    /// Returns by how much longer compute of `seconds` from `begin` on takes beside calls that slow it.
+    /// Returns the seconds by which overlapping communication prolongs `seconds` of compute that start at
+    /// `begin`.
     fn slowed(&mut self, begin: f64, seconds: f64) -> f64 {
         let mut longer = 0.0;
         for call in &mut self.slowing {
@@ -203,26 +204,26 @@ impl Streams {
         longer
     }
 
-    /// Sets the reason of waits for the work of a stream from now on.
+    /// Sets the reason of waits for a stream's later work.
     pub(super) fn set_reason(&mut self, stream: StreamKind, reason: Option<Idle>) {
-        self.of(stream).reason = reason;
+        self.stream_mut(stream).reason = reason;
     }
 
     pub(super) fn record(&mut self, stream: StreamKind, enqueued: f64) {
         let time = self.ready(stream).max(enqueued);
-        let Stream { reason, events, .. } = self.of(stream);
+        let Stream { reason, events, .. } = self.stream_mut(stream);
         events.push_front((time, *reason));
         events.truncate(EVENTS);
     }
 
-    /// Time of an event, and the reason of waits for it; 0 for one before the simulation.
+    /// Returns the time of an event and the reason of waits for it; 0 for events before the simulation.
     pub(super) fn event(&self, LoggedEvent { stream, later }: LoggedEvent) -> (f64, Idle) {
         let index = usize::try_from(later).unwrap_or(usize::MAX);
         let event = self.streams[stream as usize].events.get(index);
         let (time, reason) = event.copied().unwrap_or((0.0, None));
-        // Sums in the pipeline's phase are over stages, which mostly wait for the last passes of others.
+        // Sums in the pipeline's phase are over stages, whose wait is mostly for other stages' last passes.
         let over_stages = stream == StreamKind::Reduce && self.section == Phase::Pipeline.name();
-        let usual = if over_stages { Idle::Pipeline } else { Idle::of(stream) };
+        let usual = if over_stages { Idle::Pipeline } else { Idle::from_stream(stream) };
         (time, reason.unwrap_or(usual))
     }
 
@@ -231,13 +232,12 @@ impl Streams {
         self.is_new_pass = true;
     }
 
-    /// Parts of the present step so far.
+    /// Returns the breakdown of the current step so far.
     pub(super) fn current(&self) -> ClockParts {
         self.current.clone()
     }
 
-    /// Continues as if the work since the parts of the step were `before` had been done `times` times more,
-    /// in `seconds`.
+    /// Advances all streams by `seconds` and repeats the work since `before` another `times` times.
     pub(super) fn repeat(&mut self, seconds: f64, times: f64, before: &ClockParts) {
         for call in &mut self.slowing {
             (call.begin, call.end) = (call.begin + seconds, call.end + seconds);

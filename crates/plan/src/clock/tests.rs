@@ -49,12 +49,12 @@ fn compute_waits_for_what_other_streams_have_not_ended() {
         (copy(Compute), 1.0),
     ];
     let parts = &simulate(&[calls(0, &reduction, 0.0)]).unwrap()[0];
-    // 1 of compute, 5 of reduction beside 2 of compute, 1 of the update.
+    // 1 s of compute, 5 s of reduction beside 2 s of compute, 1 s of the update.
     assert!(close(parts.seconds(), 7.0) && close(parts.idle(Idle::Reduction), 3.0), "{parts:?}");
     assert!(close(parts.section("backward"), 3.0) && close(parts.section("optimizer"), 1.0), "{parts:?}");
 }
 
-/// The exchange within a layer begins when the pipeline's message has come.
+/// Checks that an exchange within a layer begins when the pipeline's message has arrived.
 #[test]
 fn each_of_several_waits_counts_from_the_end_of_the_one_before() {
     use StreamKind::{Compute, Exchange, Transfer};
@@ -105,12 +105,12 @@ fn ranks_wait_for_each_other() {
     // The second rank gets a tensor every 4 seconds and works for 2.
     assert!(close(parts[0].seconds(), 4.0), "{parts:?}");
     assert!(close(parts[1].seconds(), 4.0) && close(parts[1].idle(Idle::Pipeline), 2.0), "{parts:?}");
-    // A message that nobody sends holds nothing up for ever.
+    // A message that nobody sends blocks nothing forever.
     let parts = simulate(&[calls(0, &first, 0.0), calls(1, &first, 0.0)]).unwrap();
     assert!(close(parts[0].seconds(), 4.0), "{parts:?}");
 }
 
-/// Also those that are not simulated one by one, whether the device or the host is slower.
+/// Checks repeated calls that are extrapolated, with either the device or the host as the bottleneck.
 #[test]
 fn repeated_calls_take_their_time_again() {
     use StreamKind::{Compute, Reduce};
@@ -153,7 +153,7 @@ fn calls_between_ranks_slow_compute_beside_them() {
         (copy(Reduce), 2.0),
         (copy(Compute), 1.0),
         (copy(Compute), 4.0),
-        // The sum has ended before.
+        // The sum has already ended.
         (copy(Compute), 1.0),
     ];
     let seconds = |compute_speed| {

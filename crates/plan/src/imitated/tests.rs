@@ -1,4 +1,4 @@
-//! Descriptions that are shipped, written and refused.
+//! Tests of descriptions that are shipped, written and refused.
 
 use super::*;
 use crate::overhead::DeviceRanks;
@@ -65,7 +65,7 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
         names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
         let (rates, assumed) = device.rates_or_shipped().unwrap();
         let all = [rates.assumed.len(), assumed.len(), device.overhead.assumed.len()];
-        // Whether the device was measured, and how many of its rates and parts of its overhead were not.
+        // Whether the device was measured; how many of its rates and overhead values were not.
         let (measured, expected) = match names.last().map(String::as_str) {
             Some("h200") => (true, [0, 0, 0]),
             // Connections between GPUs were not measured.

@@ -1,4 +1,4 @@
-//! Profile files, and the partitions that follow from them.
+//! Tests of profile files, and of the partitions that follow from them.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn config(sets: &[&str]) -> RunConfig {
     RunConfig::parse("", "test.toml", Path::new("/"), &sets).unwrap()
 }
 
-/// Returns times of `layers` layers of 10 each, with a head that takes as long as `head` layers.
+/// Returns a profile of `layers` equal layers; the head takes as long as `head` layers.
 fn profile(layers: usize, head: u64, config: &RunConfig) -> Profile {
     let layer = |count: usize, times: u64| LayerTimes {
         count,
@@ -38,7 +38,7 @@ fn profile(layers: usize, head: u64, config: &RunConfig) -> Profile {
     }
 }
 
-/// Returns the layers of each stage of a run with these times.
+/// Returns the number of layers of each stage, with a profile changed by `change`.
 fn stages(sets: &[&str], change: impl Fn(&mut Profile)) -> Vec<usize> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("times.toml");
@@ -70,13 +70,13 @@ fn stages_follow_the_times() {
         (&["parallel.pipeline=8"], &[1; 8]),
         (&["parallel.pipeline=2", "parallel.schedule=interleaved"], &[2, 2, 3, 1]),
         (&["parallel.pipeline=2", "parallel.data=2", "parallel.schedule=gpipe"], &[5, 3]),
-        // A single rank has all layers, for any times.
+        // A single rank has all layers, whatever the times.
         (&[], &[8]),
     ] {
         assert_eq!(stages(sets, nothing), counts, "{sets:?}");
     }
-    // A slow embedding; an optimizer whose time matters in a step of four micro-batches, and half of it on
-    // each of two ranks with sharded state.
+    // A slow embedding; then an optimizer whose time matters in a step of four micro-batches, and half as
+    // much on each of two ranks with sharded state.
     let two = ["parallel.pipeline=2"];
     assert_eq!(stages(&two, first(|layer| layer.forward += 40)), [3, 5]);
     assert_eq!(stages(&two, first(|layer| layer.update = 4 * 40)), [3, 5]);
@@ -159,14 +159,14 @@ fn invalid_files_are_refused_in_one_sentence() {
     assert!(message.contains("cannot be read"), "{message}");
 }
 
-/// Costs counted on Meta include recomputation.
+/// Checks that costs counted on Meta include recomputation.
 #[test]
 fn counted_costs_include_recomputation() {
     let setup = |sets: &[&str]| prepare(config(sets), Placement::Cpu).unwrap();
     let four = ["model.layers=4", "parallel.pipeline=2", "parallel.partition=[2, 2]"];
     let times = |sets: &[&str], stage: usize| {
         let setup = setup(&[&four[..], sets].concat());
-        let costs = Costs::of(&setup.config, &setup.dataset, &Description::host()).unwrap();
+        let costs = Costs::from_config(&setup.config, &setup.dataset, &Description::host()).unwrap();
         costs.of_stage(&setup.blueprint.stages[stage])
     };
     let baseline = times(&[], 0);
@@ -179,8 +179,8 @@ fn counted_costs_include_recomputation() {
     assert_eq!(none.memory.recompute, RecomputePolicy::None);
 }
 
-/// The recomputation that `"auto"` chooses is written into the configuration, and the partition is the same
-/// as if it had been configured.
+/// Checks that the recomputation chosen by `"auto"` is written into the configuration and partitioned as if
+/// configured.
 #[test]
 fn auto_recomputation_partitions_like_a_configured_one() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Larger global batches, with which a pipeline idles less. They change the run, so they are proposals of
-//! their own.
+//! Proposes larger global batches, with which a pipeline is less idle. They change training, so they are
+//! listed separately.
 
 use std::fmt;
 
@@ -12,34 +12,35 @@ use super::layout::Layout;
 use super::proposal::Proposal;
 use crate::error::Result;
 
-/// Share of a step in which a pipeline idles, from which on larger batches are proposed.
+/// Pipeline idle fraction from which on larger batches are proposed.
 const IDLE: f64 = 0.05;
-/// Gain in throughput from which on a larger batch is proposed.
+/// Throughput ratio from which on a larger batch is proposed.
 const GAIN: f64 = 1.02;
 /// Multiples of the global batch that are tried.
 const MULTIPLES: [usize; 4] = [2, 4, 8, 16];
 
-/// A configuration with a larger global batch, and the one that differs in nothing else.
+/// A proposal with a larger global batch, compared with the same configuration otherwise.
 #[derive(Clone, Debug)]
 pub struct LargerBatch {
-    /// The configuration.
+    /// The proposed configuration.
     pub proposal: Proposal,
-    /// Samples of a step.
+    /// Number of samples in a step.
     pub samples: usize,
-    /// Samples of a step as configured.
+    /// Number of samples in a step as configured.
     pub samples_before: usize,
     /// Tokens per second with the configured global batch, and with the larger one.
     pub tokens_per_second: [f64; 2],
-    /// Idle share of the pipeline with the configured global batch, and with the larger one.
+    /// Idle fraction of the pipeline with the configured global batch, and with the larger one.
     pub idle: [f64; 2],
 }
 
 impl Search {
-    /// Returns the fastest pipeline of `list` that idles, with the smallest multiple of the global batch with
-    /// which it does not, or else with the largest that fits and is faster; `None` if there is none.
+    /// Finds a larger batch for the fastest pipeline of `list` that idles too much. Returns the smallest
+    /// multiple of the global batch with which it no longer does, else the largest multiple that fits and is
+    /// faster; `None` if there is none.
     ///
     /// # Errors
-    /// Errors that are no refusal of a candidate.
+    /// Planning fails for a reason other than refusing a candidate.
     pub(super) fn larger(&self, list: &[Proposal]) -> Result<Option<LargerBatch>> {
         let idle = |proposal: &Proposal| proposal.time.as_ref().map_or(0.0, |time| time.pipeline_idle);
         let Some(first) = list.iter().find(|proposal| idle(proposal) >= IDLE) else { return Ok(None) };
@@ -67,8 +68,8 @@ impl Search {
     }
 }
 
-/// Returns the keys and the layout of a proposal with a multiple of its samples. Lanes of one micro-batch
-/// remain so.
+/// Returns the keys and layout of a proposal with `multiple` times its samples. Lanes of one micro-batch keep
+/// one micro-batch.
 fn multiplied(first: &Proposal, samples: usize, multiple: usize) -> (Vec<String>, Layout) {
     let mut layout = first.layout;
     let has_short_lanes = layout.shards.zero_stage >= 2 && layout.shards.lanes == layout.micro_batches;

@@ -1,4 +1,4 @@
-//! Layouts of a step over ranks and micro-batches.
+//! Layouts: how a step is divided over ranks and micro-batches.
 
 use collective::{Axis, GridShape};
 use config::{Parallel, RecomputePolicy, RunConfig};
@@ -6,37 +6,37 @@ use parallel::pipeline::ScheduleKind;
 
 use super::shards::Shards;
 
-/// A distribution of a step's work over ranks and micro-batches.
+/// A division of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) grid: GridShape,
     pub(super) schedule: ScheduleKind,
     pub(super) shards: Shards,
     pub(super) recomputed: bool,
-    /// Whether state and weights are offloaded: as the configuration says.
+    /// Whether optimizer state and weights are offloaded, as configured.
     pub(super) offloaded: [bool; 2],
     pub(super) micro_batch: usize,
     pub(super) micro_batches: usize,
 }
 
 impl Layout {
-    /// Ranks that may share state: those along the data axis, and those that share sequences.
+    /// Returns the number of ranks that may share state, along the data and context axes.
     fn data(&self) -> usize {
         self.grid.size_over(&[Axis::Data, Axis::Context])
     }
 
-    /// Returns whether two layouts differ only in the state that ranks share.
+    /// Returns whether two layouts differ only in how state is sharded.
     pub(super) fn is_alike(&self, other: &Layout) -> bool {
         Layout { shards: other.shards, ..*self } == *other
     }
 
-    /// Returns whether two layouts differ at most in the size of the groups that share state.
+    /// Returns whether two layouts differ at most in the size of sharding groups.
     pub(super) fn has_groups_of_another_size(&self, other: &Layout) -> bool {
         let shards = Shards { owners: other.shards.owners, ..self.shards };
         Layout { shards, ..*self } == *other
     }
 
-    /// The layout that differs only in the state that ranks share, and of which a rank keeps least.
+    /// Returns the layout with the most sharded state that is otherwise equal.
     pub(super) fn smallest(&self) -> Self {
         match self.data() {
             1 => *self,
@@ -44,8 +44,8 @@ impl Layout {
         }
     }
 
-    /// Returns whether the layout needs no less memory than another of the same grid and schedule: its
-    /// micro-batches are no smaller, it recomputes no more, and ranks keep no less state.
+    /// Returns whether the layout certainly needs at least as much memory as `other`: grid and schedule are
+    /// equal, micro-batches are no smaller, it recomputes no more, and ranks keep no less state.
     pub(super) fn needs_no_less_than(&self, other: &Layout) -> bool {
         let shards_less = other.shards.are_smallest(other.data(), other.micro_batches)
             || (self.shards.zero_stage, self.shards.owners) == (other.shards.zero_stage, other.shards.owners)
@@ -56,8 +56,8 @@ impl Layout {
             && shards_less
     }
 
-    /// Returns whether the layout has as many actions as another of the same grid and schedule, and as many
-    /// kinds of ranks.
+    /// Returns whether planning the layout takes at least as long as planning `other`: grid and schedule are
+    /// equal, and it has no fewer actions and roles.
     pub(super) fn takes_no_less_planning_than(&self, other: &Layout) -> bool {
         (self.grid, self.schedule) == (other.grid, other.schedule)
             && self.micro_batches >= other.micro_batches
@@ -65,8 +65,8 @@ impl Layout {
             && self.shards.zero_stage >= other.shards.zero_stage
     }
 
-    /// Returns whether the layout saves memory in every way in which it differs from another of the same grid
-    /// and schedule.
+    /// Returns whether the layout probably needs less memory than `other`: grid and schedule are equal, and
+    /// every difference saves memory.
     pub(super) fn probably_needs_less(&self, other: &Layout) -> bool {
         (self.grid, self.schedule) == (other.grid, other.schedule)
             && self.micro_batch <= other.micro_batch
@@ -74,7 +74,7 @@ impl Layout {
             && self.shards.keep_no_more_than(other.shards)
     }
 
-    /// Returns all layouts of the configuration's step over `ranks` ranks, `gpus_per_host` on each host.
+    /// Returns all layouts of a step over `ranks` ranks, with `gpus_per_host` on each host.
     pub(super) fn all(config: &RunConfig, ranks: usize, gpus_per_host: usize) -> Vec<Self> {
         let samples = config.train.global_batch_size;
         let powers = |number: usize| (0..=number.trailing_zeros()).map(|power| 1_usize << power);
@@ -108,8 +108,8 @@ impl Layout {
         all
     }
 
-    /// Returns the keys that give a configuration this layout; with `names_grid` those of the grid and the
-    /// lanes also where nothing changes.
+    /// Returns the keys that configure this layout. With `names_grid`, grid and lanes are included even if
+    /// they equal the configuration.
     pub(super) fn sets(&self, config: &RunConfig, names_grid: bool) -> Vec<String> {
         let Layout { grid, micro_batch, shards, .. } = *self;
         let parallel = &config.parallel;
@@ -141,7 +141,7 @@ impl Layout {
     }
 }
 
-/// Fewest tokens of a piece of a sequence for which ranks are tried that share sequences.
+/// Minimum tokens in a piece of a sequence; context parallelism is tried only for longer pieces.
 const PIECE: usize = 4096;
 
 /// Returns the grids of `ranks` ranks to try.
@@ -160,8 +160,8 @@ fn grids(config: &RunConfig, ranks: usize, gpus_per_host: usize) -> impl Iterato
     })
 }
 
-/// Numbers of ranks to try that share sequences: that of the configuration, and those of neighbours on a host
-/// with long pieces.
+/// Returns the context-parallel sizes to try: the configured size, and sizes within a host that leave long
+/// pieces.
 fn context_sizes(config: &RunConfig, gpus_per_host: usize) -> Vec<usize> {
     let tokens = config.model.examples().units();
     let powers = std::iter::successors(Some(1), |size| Some(2 * size));
@@ -173,15 +173,15 @@ fn context_sizes(config: &RunConfig, gpus_per_host: usize) -> Vec<usize> {
     sizes
 }
 
-/// Returns the pieces of sequences that `ranks` ranks share: those of the configuration, and with them the
-/// bits, if the ranks can have equally many, else two for each rank.
+/// Returns the number of sequence pieces for `ranks` ranks: the configured number, which keeps the bits, if
+/// the ranks can have equally many; else two for each rank.
 fn context_lanes(config: &RunConfig, ranks: usize) -> usize {
     let pieces = config.parallel.context_lanes;
     let divides = ranks == 1 || pieces.is_multiple_of(2 * ranks);
     if divides { pieces } else { 2 * ranks }
 }
 
-/// Numbers of ranks to try that share layers: that of the configuration, and those of neighbours on a host.
+/// Returns the tensor-parallel sizes to try: the configured size, and powers of two within a host.
 fn tensor_sizes(config: &RunConfig, gpus_per_host: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1), |size| Some(2 * size));
     let powers = powers.take_while(|size| *size <= gpus_per_host);
@@ -191,8 +191,8 @@ fn tensor_sizes(config: &RunConfig, gpus_per_host: usize) -> Vec<usize> {
     sizes
 }
 
-/// Returns the lanes of layers that `ranks` ranks share: those of the configuration, and with them the bits,
-/// if the ranks can have equally many, else one for each rank.
+/// Returns the number of tensor lanes for `ranks` ranks: the configured number, which keeps the bits, if the
+/// ranks can have equally many; else one for each rank.
 fn tensor_lanes(config: &RunConfig, ranks: usize) -> usize {
     let lanes = config.parallel.tensor_lanes;
     let each = lanes / ranks;
@@ -200,7 +200,7 @@ fn tensor_lanes(config: &RunConfig, ranks: usize) -> usize {
     if divides { lanes } else { ranks }
 }
 
-/// Schedules to try for a pipeline; one for a pipeline of one rank, where all are equal.
+/// Returns the schedules to try for a pipeline; only one for a single stage, where all are equal.
 fn schedules(pipeline: usize) -> Vec<ScheduleKind> {
     match pipeline {
         1 => vec![ScheduleKind::OneForwardOneBackward],

@@ -1,4 +1,4 @@
-//! The candidate that nearly fits, for a search in which none does.
+//! The candidate closest to fitting, for a search in which nothing fits.
 
 use super::layout::Layout;
 use super::{Candidate, Search};
@@ -12,28 +12,28 @@ use crate::roles::plan_boundless;
 pub struct Miss {
     /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
-    /// Peak of reserved bytes of the rank that needs most.
+    /// Peak reserved bytes of the rank with the most.
     pub needs: u64,
-    /// Bytes that every device has for its allocator.
+    /// Bytes available to each device's allocator.
     pub available: u64,
 }
 
 impl Search {
-    /// Returns the candidate among `too_large` that needs least. Of those that differ only in recomputation,
-    /// sharding and the micro-batch size, the one is planned that probably needs least.
+    /// Returns the candidate of `too_large` that needs the least memory. Of candidates that differ only in
+    /// recomputation, sharding and micro-batch size, only the one that probably needs the least is planned.
     pub(super) fn nearest(&self, too_large: &[&Candidate]) -> Option<Miss> {
         let is_least = |layout: &Layout| {
             !too_large.iter().any(|other| other.layout != *layout && other.layout.probably_needs_less(layout))
         };
         let least = too_large.iter().filter(|candidate| is_least(&candidate.layout));
-        // What cannot be planned is not the nearest.
+        // Candidates that cannot be planned are skipped.
         least.filter_map(|candidate| self.miss(candidate).ok()).min_by_key(|miss| miss.needs)
     }
 
     fn miss(&self, candidate: &Candidate) -> Result<Miss> {
         let setup = self.setup(&candidate.sets)?;
         let plans = plan_boundless(&setup)?;
-        let fit = Fit::of(&setup, &plans, self.overhead(), RankForm::Threads);
+        let fit = Fit::from_plans(&setup, &plans, self.overhead(), RankForm::Threads);
         Ok(Miss { sets: candidate.sets.clone(), needs: fit.needs, available: fit.available() })
     }
 }

@@ -1,4 +1,4 @@
-//! A proposal, as text and as JSON.
+//! A proposal, as a table row and as JSON.
 
 use std::fmt;
 
@@ -17,22 +17,22 @@ pub struct Proposal {
     /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
     pub(super) layout: Layout,
-    /// Predicted time of a step; `None` on a CPU, and for pipelines with thousands of passes in a step.
+    /// Predicted step; `None` on a CPU, and for pipelines with thousands of passes in a step.
     pub time: Option<StepTime>,
-    /// Peak of reserved bytes of the rank that needs most.
+    /// Peak reserved bytes of the rank with the most.
     pub needs: u64,
-    /// Bytes that every device has for its allocator.
+    /// Bytes available to each device's allocator.
     pub available: u64,
-    /// Bytes per step sent by the rank that sends most.
+    /// Bytes sent per step by the rank that sends the most.
     pub sent: u64,
 }
 
-/// Returns the names or sizes of axes in a column of a table.
+/// Joins the names or sizes of axes with ` x `.
 pub(super) fn with_crosses(parts: impl Iterator<Item = impl ToString>) -> String {
     parts.map(|part| part.to_string()).collect::<Vec<_>>().join(" x ")
 }
 
-/// Names what is offloaded, of state and weights.
+/// Describes what is offloaded; the flags are for state and weights.
 fn offloaded_in_words(offloaded: [bool; 2]) -> Option<&'static str> {
     match offloaded {
         [_, true] => Some("state, weights"),
@@ -42,7 +42,7 @@ fn offloaded_in_words(offloaded: [bool; 2]) -> Option<&'static str> {
 }
 
 impl Proposal {
-    /// Predicted seconds of a step, infinite if none are predicted.
+    /// Returns the predicted seconds of a step, infinite without a prediction, as a sort key.
     pub(super) fn order(&self) -> f64 {
         self.time.as_ref().map_or(f64::INFINITY, |time| time.step_seconds)
     }

@@ -1,4 +1,4 @@
-//! Lists of proposals, as text and as JSON.
+//! The result of a search, as text and as JSON.
 
 use std::fmt::{self, Write};
 
@@ -15,33 +15,33 @@ use super::proposal::{Proposal, with_crosses};
 use super::trades::Trades;
 use crate::step_time::assumed_in_words;
 
-/// Configurations that fit, the fastest first.
+/// Configurations that fit, the fastest first, and statistics of the search.
 #[derive(Clone, Debug)]
 pub struct Proposals {
-    /// Configurations that fit.
+    /// Proposals that fit, the fastest first.
     pub list: Vec<Proposal>,
-    /// If none fits, the one that needs least.
+    /// The candidate that needs the least memory, if nothing fits.
     pub nearest: Option<Miss>,
-    /// Changes that alter results a little, beside the first that fits or the nearest.
+    /// Changes that alter results slightly, applied to the first proposal or to the nearest candidate.
     pub trades: Trades,
-    /// A pipeline with a larger global batch, if one idles.
+    /// A proposal with a larger global batch, if a pipeline idles.
     pub larger: Option<LargerBatch>,
-    /// Number of configurations that were planned.
+    /// Number of planned configurations.
     pub planned: usize,
     /// Number of candidates that cannot be planned.
     pub unplanned: usize,
-    /// The reason why the first of these cannot be planned.
+    /// Reason why the first of them cannot be planned.
     pub reason: Option<String>,
-    /// Number of candidates in all.
+    /// Number of all candidates.
     pub candidates: usize,
     pub(super) device_model: String,
     pub(super) capacity: u64,
-    /// Bytes of the device itself, which may be others than those to fit.
+    /// The device's real memory in bytes, which may differ from the size to fit.
     pub(super) own_capacity: u64,
     pub(super) ranks: usize,
-    /// Number of samples in a step, equal for all.
+    /// Number of samples in a step, equal for all proposals.
     pub(super) samples: usize,
-    /// Figures of the predictions that were assumed, not measured.
+    /// Assumed rates on which the predictions depend.
     pub(super) assumed: Vec<String>,
 }
 
@@ -66,13 +66,13 @@ impl fmt::Display for Miss {
 }
 
 impl Proposals {
-    /// Returns whether the list has a layout that differs from `layout` only in the state that ranks share,
-    /// if `layout` shares more than the optimizer's. That one is faster, so that sharing more gains nothing.
+    /// Returns whether the list has a layout that differs from `layout` only in sharding, and `layout` shards
+    /// more than optimizer state. The listed layout is faster, so sharding more gains nothing.
     pub(super) fn have_faster(&self, layout: &Layout) -> bool {
         layout.shards.zero_stage > 1 && self.list.iter().any(|other| other.layout.is_alike(layout))
     }
 
-    /// The bytes to fit, with those of the device itself if they are others.
+    /// Describes the bytes to fit, and the device's real memory if it differs.
     fn capacity_in_words(&self) -> String {
         let capacity = bytes(self.capacity);
         match self.capacity == self.own_capacity {
@@ -93,7 +93,7 @@ impl Proposals {
         }
     }
 
-    /// A line about candidates that cannot be planned, if there are any.
+    /// Returns a line about candidates that cannot be planned, if there are any.
     fn unplanned_in_words(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or_default();
         match self.unplanned {
@@ -102,7 +102,7 @@ impl Proposals {
         }
     }
 
-    /// Writes the table of changes beside the layout called `beside`, if there are any.
+    /// Writes the table of changes to the layout called `beside`, if there are any.
     fn write_trades(&self, f: &mut fmt::Formatter<'_>, beside: &str) -> fmt::Result {
         match self.trades.list.is_empty() {
             true => Ok(()),
@@ -112,7 +112,7 @@ impl Proposals {
         }
     }
 
-    /// Returns one object: `proposals`, the fastest first, each with its figures and the keys to `set`.
+    /// Returns an object with `proposals`, the fastest first, each with its figures and the keys to `set`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let proposals: Vec<_> = self.list.iter().map(|proposal| proposal.to_json()).collect();

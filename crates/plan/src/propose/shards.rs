@@ -1,22 +1,22 @@
-//! Ways of sharing state among the data-parallel ranks of a layout.
+//! Ways of sharding state over the data-parallel ranks of a layout.
 
 use collective::{Axis, GridShape};
 use config::{Parallel, RunConfig};
 
-/// State of which data-parallel ranks keep shards.
+/// How state is sharded over data-parallel ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shards {
     pub(super) zero_stage: u32,
-    /// Data-parallel ranks that share state.
+    /// Number of ranks over which state is sharded.
     pub(super) owners: usize,
     /// `parallel.lanes`.
     pub(super) lanes: usize,
 }
 
 impl Shards {
-    /// Returns the ways that the ranks of `grid` may share state in a step of `micro_batches`, with few lanes
-    /// and, where gradients are sharded, with lanes of one micro-batch, which need no whole gradients. Ranks
-    /// that share sequences share state with such lanes only, and in one group.
+    /// Returns the ways to shard state over the ranks of `grid` in a step of `micro_batches`. They use few
+    /// lanes; if gradients are sharded, also lanes of one micro-batch, which need no whole gradients.
+    /// Context-parallel ranks use only such lanes, in a single group.
     pub(super) fn all(
         config: &RunConfig,
         grid: &GridShape,
@@ -47,31 +47,30 @@ impl Shards {
         all
     }
 
-    /// Returns whether a rank keeps as few parts of state as `data` ranks allow in a step of
-    /// `micro_batches`.
+    /// Returns whether ranks keep as little state as possible with `data` ranks and `micro_batches` per step.
     pub(super) fn are_smallest(self, data: usize, micro_batches: usize) -> bool {
         data == 1 || self == Self::smallest(data, micro_batches)
     }
 
-    /// The way in which a rank keeps least.
+    /// Returns the way in which a rank keeps the least state.
     pub(super) fn smallest(data: usize, micro_batches: usize) -> Self {
         Shards { zero_stage: 3, owners: data, lanes: micro_batches }
     }
 
-    /// Returns whether ranks keep no more of any state than in another way.
+    /// Returns whether ranks keep no more of any state than with `other`.
     pub(super) fn keep_no_more_than(self, other: Self) -> bool {
         self.zero_stage >= other.zero_stage && self.owners >= other.owners && self.lanes >= other.lanes
     }
 
-    /// Returns the ZeRO stage, with the size of groups if `data` ranks are several; `None` at stage 0.
+    /// Describes the ZeRO stage and, if smaller than `data`, the group size; `None` at stage 0.
     pub(super) fn in_words(self, data: usize) -> Option<String> {
         let Shards { zero_stage, owners, .. } = self;
         let groups = if owners < data { format!(" in groups of {owners}") } else { String::new() };
         (zero_stage > 0).then(|| format!("{zero_stage}{groups}"))
     }
 
-    /// Returns the keys that give a configuration these shards on `data` ranks; `names_lanes`: also the lanes
-    /// that it has.
+    /// Returns the keys that configure this sharding on `data` ranks. With `names_lanes`, lanes are included
+    /// even if they equal the configuration.
     pub(super) fn sets(self, config: &RunConfig, data: usize, names_lanes: bool) -> Vec<String> {
         let Shards { zero_stage, owners, lanes } = self;
         let parallel = &config.parallel;
@@ -86,8 +85,8 @@ impl Shards {
     }
 }
 
-/// Returns the sizes of groups of ranks that share state, the smallest first: those of a host, doubled, the
-/// size in the configuration, and all ranks.
+/// Returns the sharding group sizes to try, the smallest first: a host's GPUs, their doublings, the
+/// configured size, and all ranks.
 fn groups(config: &RunConfig, data: usize, gpus_per_host: usize) -> Vec<usize> {
     let hosts = std::iter::successors(Some(gpus_per_host), |size| size.checked_mul(2));
     let hosts = hosts.take_while(|size| *size < data);
@@ -98,9 +97,9 @@ fn groups(config: &RunConfig, data: usize, gpus_per_host: usize) -> Vec<usize> {
     sizes
 }
 
-/// Returns the lanes of a step: those of the configuration, and with them the bits, if possible; else the
-/// default if ranks have equally many of them, else one for each rank, or the fewest more of which some ranks
-/// have two.
+/// Returns the number of lanes for a step: the configured number, which keeps the bits, if possible; else the
+/// default if ranks have equally many lanes; else one for each rank, or the smallest larger number that
+/// divides the micro-batches.
 fn lanes(current: usize, micro_batches: usize, data: usize) -> usize {
     let divides = |lanes: &usize| micro_batches.is_multiple_of(*lanes);
     let default = 1_usize << micro_batches.trailing_zeros().min(3);

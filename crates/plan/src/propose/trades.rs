@@ -1,4 +1,5 @@
-//! Changes that alter results a little and save memory, planned beside the fastest proposal or the nearest.
+//! Changes that save memory and alter results slightly, planned for the fastest proposal or the nearest
+//! candidate.
 
 use std::fmt;
 
@@ -15,40 +16,40 @@ use crate::host::RankForm;
 use crate::roles::plan_boundless;
 use crate::step_time::StepTime;
 
-/// The rank of adapters that are trained instead of all weights.
+/// Rank of the LoRA adapters proposed instead of training all weights.
 const ADAPTER_RANK: usize = 16;
-/// The key of the pieces of the loss.
+/// Key of the number of pieces in which the loss is computed.
 const LOSS_KEY: &str = "model.loss_pieces";
-/// Pieces of the loss.
+/// Proposed number of pieces of the loss.
 const LOSS_PIECES: usize = 8;
-/// Tokens of a sequence from which a shorter one is worth naming.
+/// Sequence length in tokens from which a shorter one is proposed.
 const LEAST_CONTEXT: usize = 512;
 
-/// A change that alters results a little, planned.
+/// A planned change that alters results slightly.
 #[derive(Clone, Debug)]
 pub struct Trade {
-    /// The change in words.
+    /// Description of the change.
     pub change: String,
-    /// Keys to set for it, beside those of the layout.
+    /// Keys of the change, in addition to the layout's.
     pub sets: Vec<String>,
-    /// Peak of reserved bytes of the rank that needs most.
+    /// Peak reserved bytes of the rank with the most.
     pub needs: u64,
-    /// Bytes that every device has for its allocator.
+    /// Bytes available to each device's allocator.
     pub available: u64,
-    /// Whether the run fits.
+    /// Whether the run fits with the change.
     pub fits: bool,
-    /// Predicted tokens a second, if the run fits and times are predicted.
+    /// Predicted tokens per second, if the run fits and times are predicted.
     pub tokens_per_second: Option<f64>,
 }
 
-/// The changes beside one layout.
+/// The changes planned for one layout.
 #[derive(Clone, Debug, Default)]
 pub struct Trades {
-    /// The changes that can be planned; the last one is all of them together.
+    /// Changes that can be planned; the last is all of them together.
     pub list: Vec<Trade>,
 }
 
-/// Returns the changes that a configuration leaves open, in words, each with its keys.
+/// Returns the applicable changes, each with a description and its keys.
 fn changes(config: &RunConfig, compute: DType) -> Vec<(String, Vec<String>)> {
     let mut changes = Vec::new();
     let mut add = |when: bool, change: &str, sets: &[String]| {
@@ -84,7 +85,7 @@ fn changes(config: &RunConfig, compute: DType) -> Vec<(String, Vec<String>)> {
 }
 
 impl Search {
-    /// Plans the changes beside the layout of `sets`, each alone and all together.
+    /// Plans the changes to the layout of `sets`, each alone and all together.
     pub(super) fn trades(&self, sets: &[String]) -> Trades {
         let Ok(config) = self.config.with(sets) else { return Trades::default() };
         let compute = match self.description.compute_capability >= (8, 0) {
@@ -96,7 +97,7 @@ impl Search {
         if all.len() > 1 {
             all.push(("all of these".to_owned(), together));
         }
-        // A change that the configuration refuses is none.
+        // Changes that the configuration refuses are left out.
         let planned = all.into_iter().filter_map(|(change, more)| self.trade(change, sets, more).ok());
         Trades { list: planned.collect() }
     }
@@ -104,8 +105,8 @@ impl Search {
     fn trade(&self, change: String, sets: &[String], more: Vec<String>) -> Result<Trade> {
         let both = self.config.with_profile_of([sets, &more[..]].concat())?;
         let setup = self.setup(&both)?;
-        let fit = Fit::of(&setup, &plan_boundless(&setup)?, self.overhead(), RankForm::Threads);
-        let time = if fit.fits { StepTime::of(&setup, &self.device).unwrap_or(None) } else { None };
+        let fit = Fit::from_plans(&setup, &plan_boundless(&setup)?, self.overhead(), RankForm::Threads);
+        let time = if fit.fits { StepTime::predict(&setup, &self.device).unwrap_or(None) } else { None };
         let tokens_per_second = time.map(|time| time.tokens_per_second);
         let available = fit.available();
         Ok(Trade { change, sets: more, needs: fit.needs, available, fits: fit.fits, tokens_per_second })
@@ -127,7 +128,7 @@ impl Trade {
 
 impl Trades {
     pub(super) fn to_json(&self) -> serde_json::Value {
-        let of = |trade: &Trade| {
+        let to_json = |trade: &Trade| {
             json!({
                 "change": trade.change,
                 "set": trade.sets,
@@ -137,7 +138,7 @@ impl Trades {
                 "tokens_per_second": trade.tokens_per_second,
             })
         };
-        self.list.iter().map(of).collect()
+        self.list.iter().map(to_json).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The search: candidates are planned in their order, or left out because of the plans of others.
+//! Plans the candidates of a search in order, leaving out those decided by the plans of others.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use super::{Candidate, FitProgress, Outcome, PROPOSALS, Search};
 use crate::error::{PlanError, Result};
 use crate::roles::on_threads;
 
-/// Most candidates that are planned at a time: each needs memory of the host.
+/// Maximum number of candidates planned at the same time; each needs host memory.
 const AT_A_TIME: usize = 8;
 
 impl Search {
     /// Plans candidates until enough of them fit, and adds them to `proposals`. Returns the reason why the
-    /// first that cannot be planned cannot be.
+    /// first unplannable candidate cannot be planned.
     ///
     /// # Errors
-    /// Errors that are no refusal of a candidate.
+    /// Planning fails for a reason other than refusing a candidate.
     pub(super) fn run(
         &self,
         candidates: &[Candidate],
@@ -59,28 +59,28 @@ impl Search {
     }
 }
 
-/// The candidates of a search and the outcomes of those that were planned.
+/// The candidates of a search, and the outcomes so far.
 pub(super) struct Tried<'a> {
     search: &'a Search,
     candidates: &'a [Candidate],
     /// Outcomes by index of the candidate.
     outcomes: BTreeMap<usize, Outcome>,
-    /// Outcomes of later candidates, which other processors planned in advance. Those of candidates that are
-    /// left out by then are not used, so that the result does not depend on the number of processors.
+    /// Outcomes of later candidates that other threads planned in advance. Outcomes of candidates that turn
+    /// out to be unneeded are ignored, so the result does not depend on the number of threads.
     ahead: BTreeMap<usize, Result<Outcome>>,
 }
 
 impl<'a> Tried<'a> {
-    /// Returns a search's candidates, none of which is planned.
+    /// Creates the list of a search's candidates, none of them planned.
     pub(super) fn new(search: &'a Search, candidates: &'a [Candidate]) -> Self {
         Tried { search, candidates, outcomes: BTreeMap::new(), ahead: BTreeMap::new() }
     }
 
-    /// Plans a candidate that is not planned yet. If it does not fit, plans the one that shares most state
-    /// among its ranks too: if that does not fit either, no other way of sharing does.
+    /// Plans a candidate that is not planned yet. If it does not fit, the otherwise equal candidate with the
+    /// most sharded state is planned too: if that does not fit either, no other sharding does.
     ///
     /// # Errors
-    /// Errors that are no refusal of a candidate.
+    /// Planning fails for a reason other than refusing a candidate.
     pub(super) fn plan(&mut self, index: usize) -> Result<&Outcome> {
         self.plan_one(index)?;
         if matches!(self.outcomes.get(&index), Some(Outcome::TooLarge)) {
@@ -92,11 +92,11 @@ impl<'a> Tried<'a> {
         Ok(self.outcomes.entry(index).or_insert(Outcome::TooLarge))
     }
 
-    /// Plans a candidate and those after it, one for each processor, unless that was done in advance; without
-    /// those that are left out, also by `leaves_out`, as far as is known.
+    /// Plans a candidate and following ones, one per thread, unless already planned. Candidates known to be
+    /// unneeded are left out, including those for which `leaves_out` returns true.
     ///
     /// # Errors
-    /// None: those of planning are kept for [`Tried::plan`].
+    /// None; errors of planning are kept for [`Tried::plan`].
     fn plan_beside(&mut self, index: usize, leaves_out: impl Fn(&Layout) -> bool) -> Result<()> {
         if self.is_known(index) {
             return Ok(());
@@ -126,12 +126,12 @@ impl<'a> Tried<'a> {
         Ok(())
     }
 
-    /// Returns whether a layout needs no less memory than one that did not fit.
+    /// Returns whether a layout needs no less memory than some layout that did not fit.
     pub(super) fn is_too_large(&self, layout: &Layout) -> bool {
         self.too_large().any(|other| other.layout != *layout && layout.needs_no_less_than(&other.layout))
     }
 
-    /// Returns whether a layout takes no less planning than one that took too long.
+    /// Returns whether planning a layout takes at least as long as some plan that took too long.
     pub(super) fn is_too_long(&self, layout: &Layout) -> bool {
         let unplanned = self.unplanned().filter(|(_, error)| error.is_too_long());
         let mut too_long = unplanned.map(|(candidate, _)| candidate.layout);
@@ -147,7 +147,7 @@ impl<'a> Tried<'a> {
         self.outcomes.len()
     }
 
-    /// The candidates that cannot be planned, and the reasons.
+    /// Returns the candidates that cannot be planned, with the reasons.
     fn unplanned(&self) -> impl Iterator<Item = (&'a Candidate, &PlanError)> {
         self.outcomes.iter().filter_map(|(index, outcome)| match outcome {
             Outcome::Unplanned(error) => Some((&self.candidates[*index], error)),
@@ -155,7 +155,7 @@ impl<'a> Tried<'a> {
         })
     }
 
-    /// Returns the reason why the first candidate that cannot be planned cannot be.
+    /// Returns the reason why the first unplannable candidate cannot be planned.
     pub(super) fn into_refusal(self) -> Option<PlanError> {
         self.outcomes.into_values().find_map(|outcome| match outcome {
             Outcome::Unplanned(error) => Some(error),

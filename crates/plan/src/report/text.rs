@@ -17,14 +17,14 @@ use crate::roles::Plans;
 use config::RecomputePolicy;
 use planned::PlannedPeak;
 
-/// Most lines of the table by rank; the JSON has all ranks.
+/// Maximum number of lines in the table by rank; the JSON has all ranks.
 const LINES: usize = 32;
-/// Most kinds of ranks whose peaks are shown side by side.
+/// Maximum number of kinds of ranks whose peaks are shown side by side.
 const SIDE_BY_SIDE: usize = 8;
-/// Most modules listed.
+/// Maximum number of listed modules.
 const MODULES: usize = 12;
 
-/// The column of ranks that offload something.
+/// Statistic whose column is shown if a rank offloads to the host.
 const HOST: Statistic = Statistic::PeakHostReservedBytes;
 
 /// Ranks that share a line of the table.
@@ -36,7 +36,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Returns one line for all roles with the same cells, in the order of their first ranks.
+    /// Groups roles with equal cells into lines, in the order of their first ranks.
     fn all(plans: &'a Plans) -> Vec<Self> {
         let mut lines: Vec<Line<'_>> = Vec::new();
         for (role, plan) in plans.roles().iter().enumerate() {
@@ -66,7 +66,7 @@ fn offloads(plans: &Plans) -> bool {
     plans.roles().iter().any(|plan| plan.counters.get(HOST) > 0)
 }
 
-/// Returns bytes exactly and rounded.
+/// Formats bytes exactly and rounded.
 fn exact(count: u64) -> String {
     format!("{} ({})", grouped(count), bytes(count))
 }
@@ -83,7 +83,7 @@ fn in_steps(ranks: &[usize]) -> String {
     }
 }
 
-/// Returns the phase and the module of a peak.
+/// Describes the phase and module of a peak.
 fn index(planned_peak: &PlannedPeak) -> String {
     let module = planned_peak.peak.owner.as_ref().map_or("", |owner| match owner.module.as_str() {
         "" => &owner.operator,
@@ -170,8 +170,8 @@ fn axis_table(axes: &[AxisCommunication]) -> String {
     aligned(&rows, 1, &[1])
 }
 
-/// Returns the table by rank. `shared`: the plans of all ranks, if they share a GPU; their sums are then a
-/// row.
+/// Returns the table by rank. If the ranks share a GPU, `shared` has the plans of all of them, whose sums are
+/// another row.
 fn rank_table(lines: &[Line<'_>], plans: &Plans, shared: Option<&Plans>) -> String {
     let mut titles = vec!["rank", "allocated", "reserved", "peak allocated", "peak reserved"];
     titles.extend(offloads(plans).then_some("on the host"));
@@ -229,7 +229,7 @@ fn share(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// Returns a sentence with the phase and the owner of the allocation that reached the peak.
+/// Describes the phase and the owner of the allocation that reached the peak.
 fn standing(line: &Line<'_>, planned_peak: &PlannedPeak) -> String {
     let peak = &planned_peak.peak;
     let micro_batch = peak.micro_batch.map_or_else(String::new, |number| format!(" of micro-batch {number}"));

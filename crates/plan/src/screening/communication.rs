@@ -1,9 +1,9 @@
-//! The communication that compute does not hide, estimated: between ranks with the same weights, and between
-//! those that share layers or sequences.
+//! Estimates of exposed communication: between ranks with the same weights, and between tensor- and
+//! context-parallel ranks.
 //!
-//! A rank sends what all others own of a bucket or of a unit, over the link of its host and the network
-//! ([`Links`]). Gradients travel while backward fills more buckets, and weights while the passes that need
-//! the next ones compute; the rest is exposed.
+//! A rank sends the others' parts of a bucket or unit over its host's links and the network ([`Links`]).
+//! Gradients are sent while backward fills further buckets, and weights while passes compute before they need
+//! them; only the excess is exposed.
 
 use collective::Axis;
 use parallel::data::{Lanes, Reduction};
@@ -11,19 +11,19 @@ use parallel::data::{Lanes, Reduction};
 use super::links::{Links, Peers};
 use config::{RecomputePolicy, RunConfig};
 
-/// Work and weights of the rank of a pipeline that has most.
+/// Work and weights of the pipeline rank that has the most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankWork {
     pub(super) parameters: f64,
-    /// Elements of the parameters of a unit, on average.
+    /// Mean elements of a unit's parameters.
     pub(super) unit: f64,
     /// Seconds of a micro-batch's forward pass.
     pub(super) forward: f64,
-    /// Seconds of a micro-batch's backward pass, with recomputation.
+    /// Seconds of a micro-batch's backward pass, including recomputation.
     pub(super) backward: f64,
 }
 
-/// Seconds of transfers.
+/// Computes the seconds of transfers.
 struct Transfers<'a> {
     config: &'a RunConfig,
     links: Links,
@@ -32,7 +32,7 @@ struct Transfers<'a> {
     work: RankWork,
 }
 
-/// Returns the seconds of a step's communication between ranks with the same parameters beyond its compute.
+/// Returns the seconds of a step's exposed communication between ranks with the same parameters.
 pub(super) fn exposed(config: &RunConfig, links: Links, work: RankWork) -> f64 {
     let grid = config.parallel.grid();
     let nearest = if config.parallel.context > 1 { Axis::Context } else { Axis::Data };
@@ -51,7 +51,7 @@ pub(super) fn exposed(config: &RunConfig, links: Links, work: RankWork) -> f64 {
 }
 
 impl Transfers<'_> {
-    /// Ranks that exchange shards: those that share state, or all if each of them has all of it.
+    /// Returns the ranks that exchange shards: a sharding group, or all replicas without sharding.
     fn ranks(&self) -> Peers {
         match self.config.parallel.owners() {
             1 => self.replicas,
@@ -59,12 +59,12 @@ impl Transfers<'_> {
         }
     }
 
-    /// Seconds in which the owners of shards get the gradients of `elements` parameters.
+    /// Returns the seconds in which owners of shards receive the gradients of `elements` parameters.
     fn gradients(&self, elements: f64) -> f64 {
         self.links.parts(self.ranks(), elements * self.config.precision.gradients.bytes() as f64)
     }
 
-    /// Seconds in which all ranks get the weights of `elements` parameters from their owners.
+    /// Returns the seconds in which all ranks gather the weights of `elements` parameters.
     fn weights(&self, elements: f64) -> f64 {
         self.links.parts(self.ranks(), elements * self.config.precision.weight_dtype().bytes() as f64)
     }
@@ -75,8 +75,8 @@ impl Transfers<'_> {
         elements.min(self.work.parameters)
     }
 
-    /// Gradients that contiguous runs of lanes sum, once for each subtree that a rank's lanes are and `more`
-    /// times, during the last micro-batch's backward pass.
+    /// Returns the exposed seconds of reducing whole gradients during the last micro-batch's backward pass.
+    /// They are reduced once per subtree that a rank's lanes form, plus `more` times.
     fn of_gradients(&self, more: f64) -> f64 {
         let runs = self.config.training_assignment();
         let parts = |rank: usize| Lanes::new(runs, rank).map_or(1, |lanes| lanes.parts());
@@ -89,12 +89,13 @@ impl Transfers<'_> {
         hidden.max(times * self.gradients(self.bucket()))
     }
 
-    /// Updated weights, of which the first are needed at once and the others during the next forward pass.
+    /// Returns the exposed seconds of gathering updated weights: the first are needed at once, the others
+    /// during the next forward pass.
     fn of_update(&self) -> f64 {
         (self.weights(self.work.parameters) - self.work.forward).max(self.weights(self.bucket()))
     }
 
-    /// Sums that all groups of ranks add up after their last round.
+    /// Returns the seconds in which all sharding groups add their sums after the last round.
     fn over_groups(&self) -> f64 {
         let groups = self.config.training_assignment().groups();
         let owners = self.config.parallel.owners();
@@ -102,7 +103,8 @@ impl Transfers<'_> {
         2.0 * self.links.parts(self.replicas.every(owners, groups), bytes)
     }
 
-    /// Gradients that are exchanged in every round of lanes, behind its backward and the next forward pass.
+    /// Returns the exposed seconds of exchanging gradients after each round of lanes, behind its backward and
+    /// the next forward pass.
     fn of_sharded_gradients(&self) -> f64 {
         let RankWork { parameters, forward, backward, .. } = self.work;
         let rounds = self.config.training_assignment().lanes_of(0) as f64;
@@ -111,17 +113,18 @@ impl Transfers<'_> {
         (rounds - 1.0) * (exchange - forward - backward).max(0.0) + last.max(self.gradients(self.bucket()))
     }
 
-    /// Weights that are gathered in every pass, and gradients that are exchanged in every round of lanes.
+    /// Returns the exposed seconds of gathering weights in every pass and exchanging gradients in every round
+    /// of lanes.
     fn of_sharded_weights(&self) -> f64 {
         let RankWork { parameters, unit, forward, backward } = self.work;
         let assignment = self.config.training_assignment();
         let [rounds, passes] = [assignment.lanes_of(0), assignment.count(0)].map(|count| count as f64);
         let gather = self.weights(parameters);
         let exchange = self.gradients(parameters);
-        // Recomputed segments of several units gather these before backward does.
+        // Recomputed segments of several units gather them again before backward does.
         let again = matches!(self.config.memory.recompute, RecomputePolicy::Segments(_));
         let gathers = if again { 2.0 * gather } else { gather };
-        // Without units ahead, compute waits for each.
+        // Without prefetch, compute waits for each unit.
         let [forward, backward] = [forward, backward].map(|time| match self.config.parallel.prefetch {
             0 => 0.0,
             _ => time,
@@ -137,17 +140,19 @@ impl Transfers<'_> {
     }
 }
 
-/// Seconds in which ranks exchange what they share of a layer, for a micro-batch.
+/// Seconds per micro-batch of exchanges among tensor- and context-parallel ranks.
 pub(super) struct Exchange {
-    /// The rows of two inputs and two partial results of a layer that ranks share, in either pass.
+    /// Seconds per layer, in either pass, of exchanging two inputs and two partial results among
+    /// tensor-parallel ranks.
     layer: f64,
-    /// Keys and values of sequences that ranks share, in the forward and in the backward pass.
+    /// Seconds per layer of exchanging keys and values among context-parallel ranks, in the forward and in
+    /// the backward pass.
     sequences: [f64; 2],
 }
 
 impl Exchange {
-    /// Returns the exchanges of layers that send `crossing` bytes to the next.
-    pub(super) fn of(config: &RunConfig, crossing: f64, links: Links) -> Self {
+    /// Returns the exchanges of layers whose output has `crossing` bytes.
+    pub(super) fn from_config(config: &RunConfig, crossing: f64, links: Links) -> Self {
         let parallel = &config.parallel;
         let samples = config.train.micro_batch_size as f64;
         let [tensor, context] = [Axis::Tensor, Axis::Context].map(|axis| Peers::along(parallel.grid(), axis));
@@ -157,7 +162,7 @@ impl Exchange {
         let columns =
             config.model.cached_heads().map_or(0, |heads| heads.key_columns() + heads.value_columns());
         let values = samples * (config.model.examples().units() * columns) as f64 / tensor.ranks as f64;
-        // Backward gathers them again, and adds their gradients in f32.
+        // Backward gathers them again and adds their gradients in f32.
         let sequences = [element, element + 4.0].map(|bytes| links.parts(context, bytes * values));
         Exchange { layer, sequences }
     }
@@ -178,14 +183,15 @@ mod tests {
     use super::{Links, RankWork, RunConfig, exposed};
     use crate::imitated::PlanDevice;
 
-    /// Seconds of an imagined rank with a billion parameters whose passes take this long.
+    /// Returns the exposed seconds of an imagined rank with a billion parameters whose passes take `pass`
+    /// seconds.
     fn seconds(pass: f64, sets: &[&str]) -> f64 {
         let text = "[model]\nlayers = 4\n[data]\nkind = \"synthetic\"\n[train]\nmicro_batch_size = 1\n\
                     global_batch_size = 64\n[parallel]\ndata = 16\nlanes = 16\n\
                     [precision]\ncompute = \"bf16\"\n";
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
-        let links = Links::of(&PlanDevice::shipped().unwrap().rates_or_shipped().unwrap().0, 8);
+        let links = Links::from_rates(&PlanDevice::shipped().unwrap().rates_or_shipped().unwrap().0, 8);
         exposed(&config, links, RankWork { parameters: 1e9, unit: 1e8, forward: pass, backward: 2.0 * pass })
     }
 
@@ -205,13 +211,14 @@ mod tests {
         const WEIGHTS: &str = "parallel.zero_stage=3";
         let [few, many] =
             ["parallel.lanes=16", "parallel.lanes=64"].map(|lanes| seconds(0.0, &[WEIGHTS, lanes]));
-        // Gradients once a round instead of four times; weights twice for each of four micro-batches.
+        // Gradients are exchanged once a round instead of four times; weights are gathered twice for each of
+        // four micro-batches.
         assert!(many > 1.2 * few, "{many} {few}");
-        // Units that are not gathered ahead are waited for.
+        // Compute waits for units that are not prefetched.
         let [ahead, late] =
             ["1", "0"].map(|units| seconds(1.0, &[WEIGHTS, &format!("parallel.prefetch={units}")]));
         assert!(late > 5.0 * ahead, "{late} {ahead}");
-        // Groups of a host send less over the network.
+        // Groups within a host send less over the network.
         let [all, groups] =
             ["0", "8"].map(|ranks| seconds(0.0, &[WEIGHTS, &format!("parallel.shard={ranks}")]));
         assert!(3.0 * groups < all, "{groups} {all}");

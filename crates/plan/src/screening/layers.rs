@@ -1,4 +1,4 @@
-//! Seconds of a model's layers for one micro-batch, by the calls that they make on Meta.
+//! Seconds of a model's layers for one micro-batch, from the calls that they make on Meta.
 
 use std::collections::BTreeMap;
 
@@ -17,32 +17,35 @@ use crate::timed_step::call_times;
 
 use super::Screen;
 
-/// The layers of a model on one rank, for one micro-batch. The first layer includes everything before the
-/// layers, the last one everything after them.
+/// Times of a model's layers on one rank, for one micro-batch. The first layer includes everything before the
+/// layers, the last everything after them.
 #[derive(Clone, Debug)]
 pub(crate) struct TimedLayers {
     layers: Vec<TimedLayer>,
-    /// For each layer the first that does the same work.
+    /// For each layer, the index of the first layer with the same work.
     pub(super) alike: Vec<usize>,
 }
 
 #[derive(Clone, Debug)]
 struct TimedLayer {
-    /// Seconds of the forward pass, the input half of backward and the weights' half.
+    /// Seconds of the forward pass, the input half of backward, and the weight half.
     passes: [f64; 3],
-    /// Seconds added to backward if it recomputes the layer.
+    /// Additional seconds of backward if it recomputes the layer.
     again: f64,
-    /// Elements of each parameter, by name: stages count a shared one once.
+    /// Name and number of elements of each parameter, so that a stage counts shared parameters once.
     parameters: Vec<(String, usize)>,
-    /// Bytes sent to the next layer.
+    /// Bytes of the activation sent to the next layer.
     output: f64,
     measure: LayerMeasure,
 }
 
 impl TimedLayers {
-    /// Times the layers of a configuration on Meta. Layers that are alike by `alike`, if that is known, are
-    /// timed once.
-    pub(super) fn of(config: &RunConfig, screen: &Screen<'_>, alike: Option<&[usize]>) -> Result<Self> {
+    /// Times the layers of a configuration on Meta. If `alike` is known, equal layers are timed once.
+    pub(super) fn from_config(
+        config: &RunConfig,
+        screen: &Screen<'_>,
+        alike: Option<&[usize]>,
+    ) -> Result<Self> {
         let times = call_times(config, screen.device, &screen.rates);
         let dataset = dataset::open(config, DataScope::Shapes)?;
         let rate = |flops: u64| flops as f64 / screen.rates.flops_f32;
@@ -90,12 +93,12 @@ impl TimedLayers {
         self.layers.get(stage.layers.clone()).unwrap_or_default()
     }
 
-    /// Seconds of a stage's passes: forward, the input half of backward, the weights' half.
+    /// Returns the seconds of a stage's passes: forward, the input half of backward, the weight half.
     pub(super) fn passes(&self, stage: &Stage) -> [f64; 3] {
         [0, 1, 2].map(|part| self.of_stage(stage).iter().map(|layer| layer.passes[part]).sum())
     }
 
-    /// Seconds added to backward if it recomputes the first `layers` of a stage.
+    /// Returns the additional seconds of backward if it recomputes the first `layers` layers of a stage.
     pub(super) fn again(&self, stage: &Stage, layers: usize) -> f64 {
         self.of_stage(stage).iter().take(layers).map(|layer| layer.again).sum()
     }
@@ -106,14 +109,14 @@ impl TimedLayers {
         by_name.values().map(|elements| **elements as f64).sum()
     }
 
-    /// The most bytes that a layer sends to the next.
+    /// Returns the largest number of bytes that a layer sends to the next.
     pub(super) fn crossing(&self) -> f64 {
         self.layers.iter().map(|layer| layer.output).fold(0.0, f64::max)
     }
 }
 
-/// Seconds of a pass's calls on the device or on the host, whichever takes longer; of devices without calls,
-/// `otherwise`.
+/// Returns the seconds of a pass's calls on the device or on the host, whichever is longer; `otherwise` if
+/// the log is empty.
 fn seconds(times: &CallTimes, log: &CallLog, otherwise: f64) -> f64 {
     let matmuls = times.matmuls(log);
     let (mut device, mut host) = (0.0, 0.0);

@@ -1,14 +1,14 @@
-//! The links between ranks: those of a host's GPUs, and the network between hosts.
+//! Links between ranks: within a host, and the network between hosts.
 
 use collective::{Axis, GridShape};
 
 use crate::rates::DeviceRates;
 
-/// Ranks that send to each other, at equal distances in the order of ranks.
+/// A group of communicating ranks at equal distances.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peers {
     pub(super) ranks: usize,
-    /// Distance of neighbours.
+    /// Difference between neighbouring ranks' numbers.
     pub(super) stride: usize,
 }
 
@@ -18,17 +18,17 @@ impl Peers {
         Peers { ranks: grid.size(axis), stride: faster.map(|(_, size)| size).product() }
     }
 
-    /// Returns `ranks` neighbours of these.
+    /// Returns the first `ranks` ranks of the group.
     pub(super) fn first(self, ranks: usize) -> Self {
         Peers { ranks, ..self }
     }
 
-    /// Returns `ranks` of these, of which each is `step` ranks from the next.
+    /// Returns `ranks` ranks of the group, taking every `step`-th.
     pub(super) fn every(self, step: usize, ranks: usize) -> Self {
         Peers { ranks, stride: self.stride * step }
     }
 
-    /// Number of the ranks on a host of so many GPUs.
+    /// Returns how many of the ranks are on one host.
     fn on_host(self, gpus_per_host: usize) -> usize {
         (gpus_per_host / self.stride).clamp(1, self.ranks)
     }
@@ -37,7 +37,7 @@ impl Peers {
 /// Rates of links, in bytes per second that a rank sends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
-    /// Rate between ranks of a host.
+    /// Rate between ranks of one host.
     host: f64,
     /// Rate between ranks of different hosts.
     network: f64,
@@ -45,13 +45,13 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Returns the links of a device with `rates`, of which hosts have `gpus_per_host`.
-    pub(super) fn of(rates: &DeviceRates, gpus_per_host: usize) -> Self {
+    /// Returns the links of a device with `rates` and `gpus_per_host` GPUs per host.
+    pub(super) fn from_rates(rates: &DeviceRates, gpus_per_host: usize) -> Self {
         Links { host: rates.link_bytes, network: rates.network(), gpus_per_host }
     }
 
-    /// Seconds in which each of `peers` sends the others their parts of `bytes` bytes, to those on its host
-    /// beside those on others.
+    /// Returns the seconds in which each of `peers` sends every other its part of `bytes` bytes. Transfers
+    /// within the host and over the network overlap.
     pub(super) fn parts(self, peers: Peers, bytes: f64) -> f64 {
         let part = bytes / peers.ranks as f64;
         let on_host = peers.on_host(self.gpus_per_host);
@@ -60,8 +60,8 @@ impl Links {
         here.max(elsewhere)
     }
 
-    /// Seconds in which a rank sends `bytes` bytes to the next of `peers`, some of which may be on another
-    /// host.
+    /// Returns the seconds in which a rank sends `bytes` bytes to the next of `peers`, over the network if
+    /// the group spans hosts.
     pub(super) fn next(self, peers: Peers, bytes: f64) -> f64 {
         bytes / if peers.on_host(self.gpus_per_host) == peers.ranks { self.host } else { self.network }
     }
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(links.parts(tensor, 1600.0), 3.0);
         let pipeline = Peers::along(grid, Axis::Pipeline);
         assert_eq!((pipeline.ranks, pipeline.stride, links.next(pipeline, 400.0)), (2, 4, 1.0));
-        // A host has one of 16 data-parallel ranks.
+        // Each host has one of the 16 data-parallel ranks.
         let data = Peers::along(grid, Axis::Data);
         assert_eq!((data.ranks, data.stride), (16, 8));
         assert_eq!(links.parts(data, 1600.0), 30.0);

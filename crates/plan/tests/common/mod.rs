@@ -1,4 +1,4 @@
-//! Configurations for plans.
+//! Configurations for tests of plans.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
@@ -25,7 +25,7 @@ global_batch_size = 64
 bucket_bytes = 16384
 ";
 
-/// A small perceptron.
+/// Configuration of a small perceptron.
 pub(crate) const MLP: &str = "[model]
 kind = \"mlp\"
 sizes = [16, 32, 32, 16]
@@ -37,17 +37,17 @@ steps = 3
 warmup_steps = 1
 ";
 
-/// The setup of [`GPT`] with other keys, on an imitated GPU or the host.
+/// Returns the setup of [`GPT`] with keys changed, on an imitated GPU or the CPU.
 pub(crate) fn setup(gpu: bool, sets: &[&str]) -> Setup {
-    of(GPT, gpu, sets)
+    setup_from(GPT, gpu, sets)
 }
 
-/// The setup of a configuration.
-pub(crate) fn of(text: &str, gpu: bool, sets: &[&str]) -> Setup {
+/// Returns the setup of the configuration `text` with keys changed, on an imitated GPU or the CPU.
+pub(crate) fn setup_from(text: &str, gpu: bool, sets: &[&str]) -> Setup {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     vision::register().unwrap();
     let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
     let device = if gpu { PlanDevice::shipped().unwrap() } else { PlanDevice::host() };
-    let description = device.description(DeviceRanks::of(&config));
+    let description = device.description(DeviceRanks::from_config(&config));
     prepare(config, Placement::Meta(description)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Adapters, and the storage of the frozen weights beside them.
+//! Converts keys of adapters, and of how their frozen base weights are stored.
 
 use config::LoraSection;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::converter::{Converter, Outcome, none, not_a, not_needed, switch};
 
 const UNUSED: &str = "the run has no adapters";
 
-/// Converts the rank.
+/// Converts the rank of adapters.
 pub(super) fn rank(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match converter.has_adapters {
         true => converter.set_count(LoraSection::rank, value, "rank of the adapters"),
@@ -16,7 +16,7 @@ pub(super) fn rank(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts the factor.
+/// Converts alpha, the adapters' scale times their rank.
 pub(super) fn alpha(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match converter.has_adapters {
         true => converter.set_number(LoraSection::alpha, value, "their factor is alpha / rank"),
@@ -24,7 +24,7 @@ pub(super) fn alpha(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts the probability of dropout.
+/// Converts the dropout probability.
 pub(super) fn dropout(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match converter.has_adapters {
         true => converter.set_number(LoraSection::dropout, value, ""),
@@ -32,7 +32,7 @@ pub(super) fn dropout(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts the names of layers.
+/// Converts the names of layers that get adapters.
 pub(super) fn targets(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     if !converter.has_adapters {
         return not_needed(UNUSED);
@@ -45,7 +45,7 @@ pub(super) fn targets(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts the switch for all linear layers.
+/// Converts the switch that adds adapters to all linear layers.
 pub(super) fn all_linear(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     if !converter.has_adapters {
         return not_needed(UNUSED);
@@ -53,17 +53,17 @@ pub(super) fn all_linear(converter: &mut Converter<'_>, value: &Value) -> Outcom
     switch(value, || converter.set(LoraSection::targets, "all-linear", "layers with an adapter"))
 }
 
-/// Converts the switch for rsLoRA.
+/// Converts the switch for rank-stabilised LoRA.
 pub(super) fn rank_stabilised(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     switch(value, || converter.set(LoraSection::scaling, "rslora", "their factor is alpha / √rank"))
 }
 
-/// Converts a switch of 4 bits.
+/// Converts the switch for 4-bit base weights.
 pub(super) fn four_bits(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     switch(value, || nf4(converter))
 }
 
-/// Sets the storage in 4 bits.
+/// Stores the base weights in 4 bits.
 pub(super) fn nf4(converter: &mut Converter<'_>) -> Outcome {
     match converter.has_adapters {
         true => converter.set(LoraSection::base, "nf4", "the frozen matrices are in 4 bits"),
@@ -71,12 +71,12 @@ pub(super) fn nf4(converter: &mut Converter<'_>) -> Outcome {
     }
 }
 
-/// Converts a switch of 8 bits.
+/// Reports that 8-bit base weights (LLM.int8) are not supported.
 pub(super) fn eight_bits(_: &mut Converter<'_>, _: &Value) -> Outcome {
     none("LLM.int8 is not built: lora.base = \"fp8\" has 8 bits of another format, and \"nf4\" has 4")
 }
 
-/// Converts a number of bits.
+/// Converts the number of bits of base weights.
 pub(super) fn bits(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match shown(value).as_str() {
         "4" => nf4(converter),
@@ -85,7 +85,7 @@ pub(super) fn bits(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts the format of weights in 4 bits.
+/// Converts the format of 4-bit base weights.
 pub(super) fn quantisation(_: &mut Converter<'_>, value: &Value) -> Outcome {
     match shown(value).as_str() {
         "nf4" => not_needed("lora.base = \"nf4\" has this format"),

@@ -1,4 +1,4 @@
-//! The arguments of another trainer's file: YAML or JSON, as named values.
+//! Parses another trainer's file of arguments, YAML or JSON, as named values.
 
 use serde_json::{Map, Value};
 use system::quoted::shortened;
@@ -6,13 +6,13 @@ use system::quoted::shortened;
 use super::yaml;
 use crate::error::{RecipeError, Result};
 
-/// Words for "off" in values.
+/// Values that mean "off".
 const OFF: [&str; 5] = ["", "no", "none", "off", "false"];
 
-/// Reads the arguments in the text of a file called `name`.
+/// Parses the arguments in a file's text; `name` is the file's name in errors.
 ///
 /// # Errors
-/// A text that is neither YAML nor JSON, or has no named values.
+/// The text is neither YAML nor JSON, or has no named values.
 pub(crate) fn parse(text: &str, name: &str) -> Result<Map<String, Value>> {
     let refused = |reason: &str| RecipeError::Refused(format!("{name}: {reason}"));
     let value =
@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str, name: &str) -> Result<Map<String, Value>> {
     }
 }
 
-/// Returns whether a value is the other program's "off".
+/// Returns whether a value means "off" in other trainers' files.
 pub(crate) fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -35,7 +35,7 @@ pub(crate) fn is_off(value: &Value) -> bool {
     }
 }
 
-/// Returns a number, also one in quotes.
+/// Returns a number, which may be in quotes.
 pub(crate) fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
@@ -46,13 +46,13 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Returns a count: a whole number from 0 on.
+/// Returns a count: a whole number of at least 0.
 pub(crate) fn count(value: &Value) -> Option<u64> {
     let number = number(value)?;
     (number >= 0.0 && number.fract() == 0.0 && number <= 2_f64.powi(53)).then_some(number as u64)
 }
 
-/// Returns whether a value is the other program's "on".
+/// Returns whether a value means "on" in other trainers' files.
 pub(crate) fn is_on(value: &Value) -> bool {
     match value {
         Value::Bool(flag) => *flag,
@@ -61,7 +61,7 @@ pub(crate) fn is_on(value: &Value) -> bool {
     }
 }
 
-/// Returns the texts of a list, or those of one text with commas.
+/// Returns the strings of a list, or the comma-separated parts of a string.
 pub(crate) fn texts(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::String(text) => {
@@ -73,7 +73,7 @@ pub(crate) fn texts(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// Returns a value on one line.
+/// Formats a value on one line.
 pub(crate) fn shown(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! Keys of axolotl.
+//! Conversion rules for axolotl's keys.
 
 use config::{Data, DataKind, Optim, Preference, Train};
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use super::converter::{Converter, Outcome, Rule, none, not_needed};
 use super::defaults::ForeignDefault;
 use super::{adapters, datasets, preferences, shared};
 
-/// Rules by key.
+/// Conversion rules by key.
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("base_model", shared::model),
     ("base_model_config", |_, _| not_needed("sizes come from the folder of model.from")),
@@ -48,7 +48,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("strict", |_, _| not_needed("unknown keys are always refused")),
 ];
 
-/// Values of keys that are not written.
+/// Axolotl's defaults for absent keys.
 pub(super) const DEFAULTS: &[ForeignDefault] = &[
     ForeignDefault::number(Train::epochs, 1.0, &["num_epochs", "max_steps"]),
     ForeignDefault::text(Optim::schedule, "cosine", &["lr_scheduler"]),
@@ -60,7 +60,7 @@ pub(super) const DEFAULTS: &[ForeignDefault] = &[
     ForeignDefault::count(Train::seed, 42, &["seed"]),
 ];
 
-/// Finds the kind of data and whether there are adapters.
+/// Detects the kind of data, and whether the run trains adapters.
 pub(super) fn begin(converter: &mut Converter<'_>) {
     converter.has_adapters = converter.argument("adapter").is_some();
     if converter.argument("rl").is_some() {
@@ -88,7 +88,7 @@ fn chat_template(_: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts a list of data sets, with a finding for each of their keys.
+/// Converts a list of data sets. Each of their keys gets its own finding.
 fn of_list(converter: &mut Converter<'_>, list: &str, key: &'static str, value: &Value) -> Outcome {
     let Value::Array(entries) = value else { return datasets::paths(converter, key, value) };
     for (index, entry) in entries.iter().enumerate() {
@@ -104,7 +104,7 @@ fn of_list(converter: &mut Converter<'_>, list: &str, key: &'static str, value: 
 }
 
 fn of_entry(converter: &mut Converter<'_>, name: &str, key: &'static str, entry: &Map<String, Value>) {
-    // Files of a data set are more exact than its name.
+    // Files of a data set are more specific than its name.
     let files = entry.get("data_files").filter(|files| !is_off(files));
     for (argument, value) in entry.iter().filter(|(_, value)| !is_off(value)) {
         let outcome = match (argument.as_str(), files) {

@@ -1,4 +1,4 @@
-//! The state of a conversion: what was read, and the configuration so far.
+//! The state of a conversion: the arguments, and the configuration so far.
 
 use config::{DataKind, RunConfig};
 use keys::Value as Setting;
@@ -9,31 +9,31 @@ use super::program::Program;
 use crate::document::Document;
 use crate::paths::Directories;
 
-/// The fate of a key of another trainer.
+/// How a key of another trainer was handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The keys here, with their values.
+    /// Converted to these assignments.
     Converted(String),
-    /// An option of the command line.
+    /// Replaced by a command-line option.
     Option(String),
-    /// The reason why nothing corresponds to it here.
+    /// Nothing corresponds to the key here, for this reason.
     NotNeeded(String),
-    /// The reason why it is left out, with what to use instead if there is anything.
+    /// Left out, with the reason and a possible substitute.
     NoEquivalent(String),
 }
 
-/// A key of another trainer, and its fate.
+/// A key of another trainer, and how it was handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The key, with its section or index if it has one.
+    /// The key, with its section or index if any.
     pub key: String,
-    /// The value on one line.
+    /// The value, on one line.
     pub value: String,
-    /// The fate.
+    /// How it was handled.
     pub outcome: Outcome,
 }
 
-/// A rule by which the value of a key is converted.
+/// Converts the value of one key.
 pub(super) type Rule = fn(&mut Converter<'_>, &Value) -> Outcome;
 
 /// The state of a conversion.
@@ -44,26 +44,26 @@ pub(super) struct Converter<'a> {
     pub(super) document: Document,
     pub(super) findings: Vec<Finding>,
     pub(super) notes: Vec<String>,
-    /// Kind of the data, once it is known.
+    /// Kind of the data, once known.
     pub(super) kind: Option<DataKind>,
     /// Whether the run trains adapters.
     pub(super) has_adapters: bool,
-    /// Keys here that were set to values as they stood, with the other trainer's key.
+    /// Keys set to another trainer's values unchanged, paired with that trainer's key.
     pub(super) as_they_stand: Vec<(String, &'static str)>,
 }
 
 impl Converter<'_> {
-    /// The value of an argument that is not "off".
+    /// Returns the value of an argument, unless it is absent or means "off".
     pub(super) fn argument(&self, key: &str) -> Option<&Value> {
         self.arguments.get(key).filter(|value| !is_off(value))
     }
 
-    /// The count in the first of some arguments that is there.
+    /// Returns the count in the first of these arguments that is present.
     pub(super) fn count_of(&self, keys: &[&str]) -> Option<u64> {
         keys.iter().find_map(|key| count(self.argument(key)?))
     }
 
-    /// The steps of the run, if the arguments say them.
+    /// Returns the run's number of steps, if specified.
     pub(super) fn steps(&self) -> Option<u64> {
         self.count_of(&["max_steps"]).filter(|steps| *steps > 0)
     }
@@ -72,7 +72,7 @@ impl Converter<'_> {
         self.findings.push(Finding { key: key.into(), value: shown(value), outcome });
     }
 
-    /// Sets a key and returns the outcome.
+    /// Sets a key, and returns the outcome.
     pub(super) fn set(&mut self, key: &'static str, value: impl Into<Setting>, comment: &str) -> Outcome {
         self.document.set(key, value, comment);
         Outcome::Converted(self.document.assignment(key))
@@ -94,7 +94,7 @@ impl Converter<'_> {
         }
     }
 
-    /// Converts a key for which there is no rule: as the table of other trainers' keys says.
+    /// Converts a key without a rule, according to the table of other trainers' keys.
     pub(super) fn by_table(&mut self, key: &str, value: &Value) -> Outcome {
         const NEEDLESS: &str = "leave it out: ";
         const NOT_BUILT: &str = "not built";
@@ -139,8 +139,8 @@ impl Converter<'_> {
         self.set(here, setting, "")
     }
 
-    /// Checks the configuration. Keys that were set to values as they stood are left out if it is wrong with
-    /// them. Returns the error of what is left.
+    /// Checks the configuration. Removes keys whose unchanged values make it invalid. Returns the remaining
+    /// error.
     pub(super) fn check(&mut self) -> Option<config::ConfigError> {
         for (key, here) in std::mem::take(&mut self.as_they_stand) {
             let Err(error) = parse(&self.document, self.directories) else { return None };
@@ -161,7 +161,7 @@ impl Converter<'_> {
     }
 }
 
-/// Parses a configuration; one whose model is not here is parsed with a model of the usual family instead.
+/// Parses a configuration. If its model folder does not exist, a model of the usual family is substituted.
 fn parse(document: &Document, directories: &Directories) -> Result<(), config::ConfigError> {
     let directory = directories.of_configuration();
     let mut document = document.clone();
@@ -176,22 +176,23 @@ fn parse(document: &Document, directories: &Directories) -> Result<(), config::C
     RunConfig::parse_made(&document.to_toml(), "the new configuration", directory, &[]).map(drop)
 }
 
-/// The outcome of a value that is not of the kind that its key takes.
+/// Returns the outcome for a value of the wrong type.
 pub(super) fn not_a(what: &str, value: &Value) -> Outcome {
     Outcome::NoEquivalent(format!("{} is not a {what}", shown(value)))
 }
 
-/// The outcome of a key that changes nothing here.
+/// Returns the outcome for a key that changes nothing here.
 pub(super) fn not_needed(reason: &str) -> Outcome {
     Outcome::NotNeeded(reason.to_owned())
 }
 
-/// The outcome of a key that is left out.
+/// Returns the outcome for a key that is left out.
 pub(super) fn none(reason: impl Into<String>) -> Outcome {
     Outcome::NoEquivalent(reason.into())
 }
 
-/// Returns the outcome of a switch: of `on` if its value is, else that there is no such value.
+/// Returns the outcome of a switch: the result of `on` if its value means "on", else that the value is
+/// unknown.
 pub(super) fn switch(value: &Value, on: impl FnOnce() -> Outcome) -> Outcome {
     if is_on(value) { on() } else { none(format!("{} is not known here", shown(value))) }
 }

@@ -1,4 +1,4 @@
-//! The data that arguments name: files here, or data sets of the hub.
+//! Converts data arguments: local files, or data sets on the Hugging Face hub.
 
 use config::{Data, DataKind};
 use keys::Value as Setting;
@@ -8,10 +8,10 @@ use super::arguments::texts;
 use super::converter::{Converter, Outcome, none, not_a, not_needed, switch};
 use crate::found_data::{FoundData, find_data};
 
-/// Ends of names of data files.
+/// Extensions of data files.
 const FILES: [&str; 9] = [".jsonl", ".json", ".ndjson", ".parquet", ".txt", ".gz", ".zst", ".bin", ".csv"];
 
-/// Sets the kind of the data. Data has one kind.
+/// Sets the kind of data. All data must be of one kind.
 pub(super) fn set_kind(converter: &mut Converter<'_>, kind: DataKind) -> Outcome {
     match converter.document.get(Data::kind) {
         Some(Setting::Text(other)) if other != kind.name() => {
@@ -24,7 +24,7 @@ pub(super) fn set_kind(converter: &mut Converter<'_>, kind: DataKind) -> Outcome
     }
 }
 
-/// Sets that a sequence is one conversation, which is the default of other trainers, and returns it.
+/// Sets that a sequence holds one conversation, the default of other trainers. Returns the assignment.
 pub(super) fn set_packing(converter: &mut Converter<'_>) -> Option<String> {
     let is_chat = converter.document.get(Data::kind) == Some(&Setting::from(DataKind::Chat.name()));
     let is_set = |key| converter.document.get(key).is_some();
@@ -36,12 +36,12 @@ pub(super) fn set_packing(converter: &mut Converter<'_>) -> Option<String> {
     Some(converter.document.assignment(Data::pack_documents))
 }
 
-/// Converts a switch by which all of a conversation is learnt.
+/// Converts a switch to learn all tokens of a conversation.
 pub(super) fn learn_all(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     switch(value, || converter.set(Data::train_on, "all", "every token is learnt"))
 }
 
-/// Converts a list of roles whose messages are learnt.
+/// Converts a list of roles whose messages are learned.
 pub(super) fn learn_roles(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match texts(value) {
         None => not_a("list of roles", value),
@@ -50,7 +50,8 @@ pub(super) fn learn_roles(converter: &mut Converter<'_>, value: &Value) -> Outco
     }
 }
 
-/// Sets the format of conversations; of several formats none, so that each object shows its own.
+/// Sets the format of conversations. With several formats none is set, so that each object determines its
+/// own.
 pub(super) fn set_format(converter: &mut Converter<'_>, format: &'static str) -> Outcome {
     let kind = set_kind(converter, DataKind::Chat);
     match (kind, converter.document.get(Data::format)) {
@@ -68,7 +69,7 @@ pub(super) fn set_format(converter: &mut Converter<'_>, format: &'static str) ->
     }
 }
 
-/// Adds paths to a key: those of a name, which is a file, a glob, a folder, or a data set of the hub.
+/// Adds the paths of `name` to a key: a file, a glob, a folder, or a data set on the hub.
 pub(super) fn add_paths(converter: &mut Converter<'_>, key: &'static str, name: &str) -> Outcome {
     let directories = converter.directories;
     let is_here = directories.current().join(name).exists();
@@ -93,7 +94,7 @@ pub(super) fn add_paths(converter: &mut Converter<'_>, key: &'static str, name: 
     converter.set(key, Setting::List(all), "files and globs")
 }
 
-/// Returns a glob for the files of a data set that is on the hub.
+/// Returns a glob for the files of a data set on the hub, and adds a note on how to download it.
 fn of_hub(converter: &mut Converter<'_>, name: &str) -> String {
     let folder = name.rsplit('/').next().unwrap_or(name);
     converter.notes.push(format!(
@@ -103,7 +104,7 @@ fn of_hub(converter: &mut Converter<'_>, name: &str) -> String {
     format!("{folder}/**/*.parquet")
 }
 
-/// Adds the paths of a text or a list of texts.
+/// Adds the paths in a string or a list of strings.
 pub(super) fn paths(converter: &mut Converter<'_>, key: &'static str, value: &Value) -> Outcome {
     let Some(names) = texts(value) else { return not_a("path", value) };
     let mut outcome = none("it names no file");

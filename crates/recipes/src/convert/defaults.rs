@@ -1,10 +1,10 @@
-//! Defaults of other trainers that differ from those here.
+//! Defaults of other trainers that differ from the defaults here.
 
 use keys::Value as Setting;
 
 use super::converter::Converter;
 
-/// The value of a key here, unless the other trainer's file has one of some keys.
+/// A default of another trainer for a key here. It applies unless the file has one of the keys in `unless`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ForeignDefault {
     key: &'static str,
@@ -19,7 +19,7 @@ enum Literal {
     Text(&'static str),
 }
 
-/// Defaults of Hugging Face's Trainer, which all have.
+/// Defaults of Hugging Face's Trainer, common to all programs.
 pub(super) const SHARED: &[ForeignDefault] = &[
     ForeignDefault::number("optim.weight_decay", 0.0, &["weight_decay"]),
     ForeignDefault::number("optim.beta2", 0.999, &["adam_beta2"]),
@@ -40,12 +40,12 @@ impl ForeignDefault {
     }
 }
 
-/// Sets the keys whose defaults differ, and returns them.
+/// Sets the keys whose defaults differ. Returns their assignments.
 pub(super) fn set(converter: &mut Converter<'_>, defaults: &[ForeignDefault]) -> Vec<String> {
     let comment = format!("{}'s default", converter.program.title());
     let mut set = Vec::new();
     for ForeignDefault { key, value, unless } in defaults {
-        // A file that has the key decides it, also by a null.
+        // A key in the file takes precedence, even if its value is null.
         let is_decided = unless.iter().any(|name| converter.arguments.contains_key(*name));
         if is_decided || converter.document.get(key).is_some() || !applies(converter, key) {
             continue;
@@ -61,7 +61,7 @@ pub(super) fn set(converter: &mut Converter<'_>, defaults: &[ForeignDefault]) ->
     set
 }
 
-/// Returns whether a key goes with the optimizer.
+/// Returns whether a key is valid for the configured optimizer.
 fn applies(converter: &Converter<'_>, key: &str) -> bool {
     let kind = converter.document.get("optim.kind");
     key != "optim.beta2" || kind.is_none_or(|kind| *kind == Setting::from("adamw"))

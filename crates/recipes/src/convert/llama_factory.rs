@@ -1,4 +1,4 @@
-//! Keys of LLaMA-Factory.
+//! Conversion rules for LLaMA-Factory's keys.
 
 use config::{Data, DataKind, LoraSection, Memory, Optim, Preference, Train};
 use serde_json::Value;
@@ -8,12 +8,12 @@ use super::converter::{Converter, Outcome, Rule, none, not_a, not_needed, switch
 use super::defaults::ForeignDefault;
 use super::{adapters, datasets, preferences, shared};
 
-/// The list of data sets, in their folder.
+/// File name of the list of data sets, in their folder.
 const LIST: &str = "dataset_info.json";
-/// The most bytes of the list.
+/// Maximum size of the list in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Rules by key.
+/// Conversion rules by key.
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("stage", stage),
     ("finetuning_type", tuning),
@@ -45,7 +45,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("flash_attn", |converter, value| converter.by_table("flash_attn", value)),
 ];
 
-/// Values of keys that are not written.
+/// LLaMA-Factory's defaults for absent keys.
 pub(super) const DEFAULTS: &[ForeignDefault] = &[
     ForeignDefault::number(Optim::learning_rate, 5e-5, &["learning_rate"]),
     ForeignDefault::number(Train::epochs, 3.0, &["num_train_epochs", "max_steps"]),
@@ -58,11 +58,11 @@ pub(super) const DEFAULTS: &[ForeignDefault] = &[
         &["disable_gradient_checkpointing", "gradient_checkpointing"],
     ),
 ];
-/// Defaults of adapters.
+/// Defaults for adapters.
 pub(super) const ADAPTER_DEFAULTS: &[ForeignDefault] =
     &[ForeignDefault::count(LoraSection::rank, 8, &["lora_rank"])];
 
-/// Finds the kind of data and whether there are adapters.
+/// Detects the kind of data, and whether the run trains adapters.
 pub(super) fn begin(converter: &mut Converter<'_>) {
     let tuning = converter.argument("finetuning_type").map_or_else(|| "lora".to_owned(), shown);
     converter.has_adapters = tuning == "lora";
@@ -81,7 +81,7 @@ pub(super) fn begin(converter: &mut Converter<'_>) {
     }
 }
 
-/// Sets the factor of adapters, which is twice their rank unless it is written, and returns it.
+/// Sets alpha to LLaMA-Factory's default, twice the rank, unless specified. Returns the assignment.
 pub(super) fn set_alpha(converter: &mut Converter<'_>) -> Option<String> {
     let rank = converter.count_of(&["lora_rank"]).unwrap_or(8);
     if !converter.has_adapters || converter.argument("lora_alpha").is_some() {
@@ -118,7 +118,7 @@ fn template(_: &mut Converter<'_>, value: &Value) -> Outcome {
     ))
 }
 
-/// Adds the files of data sets with names, which the list of data sets describes.
+/// Adds the files of named data sets, which are described in the list of data sets.
 fn named(converter: &mut Converter<'_>, key: &'static str, value: &Value) -> Outcome {
     let Some(names) = texts(value) else { return not_a("name", value) };
     let folder = converter.argument("dataset_dir").map_or_else(|| "data".to_owned(), shown);

@@ -1,6 +1,7 @@
-//! Conversion of other trainers' files of arguments.
+//! Converts other trainers' files of arguments.
 //!
-//! Each key is converted, needs no equivalent, or is named as having none: nothing is dropped silently.
+//! Each key is converted, reported as unnecessary, or reported as having no equivalent: nothing is dropped
+//! silently.
 
 mod adapters;
 mod arguments;
@@ -27,37 +28,37 @@ use crate::error::Result;
 use crate::paths::Directories;
 use converter::{Converter, Rule};
 
-/// The configuration of another trainer's file.
+/// Result of converting another trainer's file.
 #[derive(Debug)]
 pub struct Conversion {
     /// The program to which the file belongs.
     pub program: Program,
-    /// Keys by which it was recognised; none if it was named.
+    /// Keys by which the program was recognised; empty if the user named it.
     pub recognised_by: Vec<&'static str>,
-    /// The configuration.
+    /// The resulting configuration.
     pub document: Document,
-    /// Each key of the file that is not off, with its fate.
+    /// Every key of the file that is not "off", with how it was handled.
     pub findings: Vec<Finding>,
-    /// Keys that were set because the program's defaults differ.
+    /// Assignments made because the program's defaults differ.
     pub defaults: Vec<String>,
-    /// Sentences about files that are not here.
+    /// Notes about files that do not exist here.
     pub notes: Vec<String>,
-    /// The error of the configuration, if it is wrong.
+    /// Error of the resulting configuration, if it is invalid.
     pub error: Option<ConfigError>,
 }
 
 impl Conversion {
-    /// The keys that have no equivalent.
+    /// Returns the keys without an equivalent.
     pub fn without_equivalent(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| matches!(finding.outcome, Outcome::NoEquivalent(_)))
     }
 }
 
-/// Converts the text of a file called `name` in messages, YAML or JSON. Without a `program` its keys show
-/// which one it belongs to.
+/// Converts a file's text, YAML or JSON; `name` is the file's name in messages. Without `program`, the
+/// program is recognised by its keys.
 ///
 /// # Errors
-/// A text that is neither, or keys of no program.
+/// The text is neither YAML nor JSON, or its keys belong to no known program.
 pub fn convert(
     text: &str,
     name: &str,
@@ -109,7 +110,7 @@ fn begin(converter: &mut Converter<'_>) {
     }
 }
 
-/// Converts each key: by a rule of its program, by one that programs share, or by the table of keys.
+/// Converts each key: by a rule of its program, by a shared rule, or by the table of keys.
 fn convert_keys(converter: &mut Converter<'_>, arguments: &Map<String, Value>) {
     let own = match converter.program {
         Program::Axolotl => axolotl::RULES,
@@ -147,7 +148,7 @@ fn set_defaults(converter: &mut Converter<'_>) -> Vec<String> {
     set
 }
 
-/// Sets what a configuration needs and no argument says.
+/// Sets required keys that no argument specifies.
 fn finish(converter: &mut Converter<'_>) {
     if converter.document.get(config::Train::micro_batch_size).is_none() {
         shared::batch(converter, &Value::Null);

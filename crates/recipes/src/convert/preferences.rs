@@ -1,4 +1,4 @@
-//! Losses of pairs of answers.
+//! Converts keys of preference losses.
 
 use config::{DataKind, Preference};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::arguments::{number, shown};
 use super::converter::{Converter, Outcome, none, not_a};
 
-/// Converts the name of a loss, of which TRL takes a list too.
+/// Converts the name of a loss; TRL also accepts a list.
 pub(super) fn loss(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     let name = match value {
         Value::Array(list) if list.len() == 1 => shown(&list[0]),
@@ -20,7 +20,7 @@ pub(super) fn loss(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts β, which of ORPO is λ here.
+/// Converts β; for ORPO it is λ here.
 pub(super) fn beta(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     if converter.kind != Some(DataKind::Preference) {
         return none("it belongs to pairs of answers, and the data has none");
@@ -34,7 +34,7 @@ pub(super) fn beta(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     converter.set_number(key, value, comment)
 }
 
-/// Converts the probability that a preference is the wrong way round.
+/// Converts the probability that a preference is reversed.
 pub(super) fn smoothing(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match number(value) {
         Some(0.0) => converter.set(Preference::label_smoothing, 0.0, ""),

@@ -1,18 +1,18 @@
-//! The programs whose files are converted, recognised by their keys.
+//! The programs whose files can be converted, recognised by their keys.
 
 use serde_json::{Map, Value};
 
 use crate::error::{RecipeError, Result};
 
 system::names! {
-    /// A program whose files of arguments are converted.
+    /// A program whose files of arguments can be converted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Program {
-        /// A configuration of axolotl.
+        /// Axolotl's configurations.
         Axolotl = "axolotl",
-        /// A configuration of TRL, or arguments of Hugging Face's Trainer.
+        /// TRL's configurations, or arguments of Hugging Face's Trainer.
         Trl = "trl",
-        /// Arguments of LLaMA-Factory.
+        /// LLaMA-Factory's arguments.
         LlamaFactory = "llama-factory",
     }
 }
@@ -64,7 +64,7 @@ const TRL: [&str; 12] = [
 ];
 
 impl Program {
-    /// The program's name in sentences.
+    /// Returns the program's name, for sentences.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -74,10 +74,10 @@ impl Program {
         }
     }
 
-    /// Returns the program to which arguments belong, and the keys that show it.
+    /// Returns the program to which the arguments belong, and the keys that identify it.
     ///
     /// # Errors
-    /// Keys of no program. `name` is the file's.
+    /// The keys belong to no known program. `name` is the file's name in the error.
     pub(super) fn recognise(arguments: &Map<String, Value>, name: &str) -> Result<(Self, Vec<&'static str>)> {
         let present = |keys: &[&'static str]| -> Vec<&'static str> {
             keys.iter().copied().filter(|key| arguments.contains_key(*key)).collect()

@@ -1,4 +1,4 @@
-//! DeepSpeed's and FSDP's settings.
+//! Converts settings of DeepSpeed and FSDP.
 
 use config::{Optim, Parallel};
 use serde_json::Value;
@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::arguments::{count, is_on, parse, shown};
 use super::converter::{Converter, Outcome, none};
 
-/// The most bytes of a file of DeepSpeed.
+/// Maximum size of a DeepSpeed file in bytes.
 const MOST_BYTES: u64 = 1 << 20;
-/// Stages of ZeRO.
+/// Supported ZeRO stages.
 const STAGES: [u64; 4] = [0, 1, 2, 3];
 
-/// Converts DeepSpeed's settings, in a file or here: the stage of ZeRO.
+/// Converts DeepSpeed's settings, inline or in a file, to a ZeRO stage.
 pub(super) fn deepspeed(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     let found = match value {
         Value::String(path) => {
@@ -34,7 +34,7 @@ pub(super) fn deepspeed(converter: &mut Converter<'_>, value: &Value) -> Outcome
     }
 }
 
-/// Returns the stage of ZeRO, and whether optimizer state is offloaded.
+/// Returns the ZeRO stage, and whether optimizer state is offloaded.
 fn stage_of(settings: &Value) -> Option<(u64, bool)> {
     let zero = settings.get("zero_optimization")?;
     let stage = count(zero.get("stage")?).filter(|stage| STAGES.contains(stage))?;
@@ -42,7 +42,7 @@ fn stage_of(settings: &Value) -> Option<(u64, bool)> {
     Some((stage, device.is_some_and(|device| shown(device) == "cpu")))
 }
 
-/// Returns the stage in a file's name, as in `zero3.json` and `ds_z3_config.json`.
+/// Returns the ZeRO stage in a file's name, as in `zero3.json` and `ds_z3_config.json`.
 fn stage_in_name(path: &str) -> Option<(u64, bool)> {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     let stage = ["zero", "z", "stage"].iter().find_map(|word| {
@@ -65,7 +65,7 @@ pub(super) fn fsdp(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts FSDP's settings: whether weights are sharded too.
+/// Converts FSDP's settings, which determine whether weights are sharded too.
 pub(super) fn fsdp_settings(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     let strategy = ["fsdp_sharding_strategy", "sharding_strategy"].iter().find_map(|key| value.get(*key));
     let reshards =

@@ -1,4 +1,4 @@
-//! Keys of Hugging Face's Trainer, which axolotl, TRL and LLaMA-Factory share.
+//! Conversion rules for keys of Hugging Face's Trainer, which axolotl, TRL and LLaMA-Factory share.
 
 use config::{Checkpoint, Data, Memory, Optim, Precision, Telemetry, Train};
 use serde_json::Value;
@@ -9,12 +9,12 @@ use super::converter::{Converter, Outcome, Rule, none, not_a, not_needed, switch
 use super::program::Program;
 use super::sharding;
 
-/// Names of the batch size of a device.
+/// Names of the key for the batch size per device.
 const MICRO_BATCH: [&str; 2] = ["per_device_train_batch_size", "micro_batch_size"];
-/// Names of warm-up.
+/// Comment on the warm-up steps.
 const WARMUP: &str = "steps in which the rate rises";
 
-/// Rules by key.
+/// Conversion rules by key.
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("per_device_train_batch_size", batch),
     ("gradient_accumulation_steps", batch),
@@ -81,7 +81,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("bnb_4bit_quant_type", adapters::quantisation),
 ];
 
-/// Converts the batch size of a device and its accumulation steps, whichever key is read.
+/// Converts the batch size per device and the accumulation steps; both keys have this rule.
 pub(super) fn batch(converter: &mut Converter<'_>, _: &Value) -> Outcome {
     let default = if converter.program == Program::Axolotl { 1 } else { 8 };
     let micro = converter.count_of(&MICRO_BATCH).unwrap_or(default).max(1);
@@ -142,7 +142,7 @@ fn schedule_settings(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts the lowest rate as a part of the highest.
+/// Converts the final learning rate, expressed as a fraction of the highest.
 pub(super) fn lowest_rate_ratio(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     let rate = converter.argument("learning_rate").and_then(number);
     match (number(value), rate) {
@@ -175,7 +175,7 @@ pub(super) fn optimizer(converter: &mut Converter<'_>, value: &Value) -> Outcome
     Outcome::Converted(set)
 }
 
-/// Converts a switch of half precision.
+/// Converts a switch for half precision.
 pub(super) fn half(converter: &mut Converter<'_>, value: &Value, name: &str) -> Outcome {
     let is_on = is_on(value) || matches!(shown(value).as_str(), "auto" | "full");
     match (is_on, converter.document.get(Precision::compute).is_some()) {
@@ -185,7 +185,7 @@ pub(super) fn half(converter: &mut Converter<'_>, value: &Value, name: &str) -> 
     }
 }
 
-/// Converts the name of a type.
+/// Converts the name of a dtype.
 pub(super) fn dtype(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match shown(value).trim_start_matches("torch.") {
         "bfloat16" | "bf16" => half(converter, &Value::Bool(true), "bf16"),
@@ -195,12 +195,12 @@ pub(super) fn dtype(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts a switch of recomputation.
+/// Converts the switch for recomputation.
 pub(super) fn recompute(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     switch(value, || converter.set(Memory::recompute, "block", "backward computes activations again"))
 }
 
-/// Converts a switch of packing.
+/// Converts the switch for packing.
 pub(super) fn packing(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     if !is_on(value) {
         return none(format!("{} is not known here", shown(value)));
@@ -217,7 +217,7 @@ pub(super) fn packing(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     Outcome::Converted(keys.map(|key| converter.document.assignment(key)).join(", "))
 }
 
-/// Converts a switch of steps of like lengths.
+/// Converts a switch that groups samples of similar lengths.
 fn group_by_length(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match converter.document.get(Data::pack_documents) {
         Some(_) => not_needed("packed sequences have little padding"),
@@ -225,7 +225,7 @@ fn group_by_length(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts a number of steps, which may be a part of the run.
+/// Converts a number of steps, which may be a fraction of the run.
 fn whole_steps(converter: &mut Converter<'_>, key: &'static str, value: &Value, comment: &str) -> Outcome {
     match (number(value), converter.steps()) {
         (Some(part), Some(steps)) if part > 0.0 && part < 1.0 => {
@@ -247,7 +247,7 @@ fn strategy(converter: &mut Converter<'_>, key: &str, value: &Value) -> Outcome 
     }
 }
 
-/// Converts a part of the data that is held out.
+/// Converts the fraction of the data that is held out.
 pub(super) fn validation_part(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     match number(value) {
         Some(0.0) => not_needed("a part is always held out: data.validation_fraction"),
@@ -259,7 +259,7 @@ pub(super) fn validation_part(converter: &mut Converter<'_>, value: &Value) -> O
     }
 }
 
-/// Converts the folder or the hub's name of a model.
+/// Converts the folder or hub name of a model.
 pub(super) fn model(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     let Value::String(name) = value else { return not_a("path", value) };
     const COMMENT: &str = "folder with the sizes and first weights";

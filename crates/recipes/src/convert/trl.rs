@@ -1,4 +1,4 @@
-//! Keys of TRL's configurations, and of Hugging Face's Trainer.
+//! Conversion rules for keys of TRL's configurations and Hugging Face's Trainer.
 
 use config::{Data, DataKind, LoraSection, Optim, Preference, Train};
 use keys::Value as Setting;
@@ -9,7 +9,7 @@ use super::converter::{Converter, Outcome, Rule, none, not_needed};
 use super::defaults::ForeignDefault;
 use super::{adapters, datasets, preferences, shared};
 
-/// Keys that only a configuration of pairs has.
+/// Keys that occur only in configurations for preference pairs.
 const OF_PAIRS: [&str; 8] = [
     "beta",
     "max_prompt_length",
@@ -20,10 +20,10 @@ const OF_PAIRS: [&str; 8] = [
     "f_divergence_type",
     "sync_ref_model",
 ];
-/// Losses of pairs.
+/// Losses for preference pairs.
 const LOSSES: [&str; 4] = ["sigmoid", "ipo", "orpo", "hinge"];
 
-/// Rules by key.
+/// Conversion rules by key.
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("dataset_name", |converter, value| datasets::paths(converter, Data::paths, value)),
     ("datasets", of_list),
@@ -44,27 +44,27 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("eos_token", |_, _| not_needed("special tokens are the tokenizer's")),
 ];
 
-/// Values of keys that are not written.
+/// TRL's defaults for absent keys.
 pub(super) const DEFAULTS: &[ForeignDefault] = &[
     ForeignDefault::number(Train::epochs, 3.0, &["num_train_epochs", "max_steps"]),
     ForeignDefault::text(Optim::schedule, "linear", &["lr_scheduler_type"]),
     ForeignDefault::count(Train::seed, 42, &["seed"]),
     ForeignDefault::count("model.context", 1024, &["max_length", "max_seq_length"]),
 ];
-/// Defaults of adapters.
+/// Defaults for adapters.
 pub(super) const ADAPTER_DEFAULTS: &[ForeignDefault] = &[
     ForeignDefault::count(LoraSection::rank, 16, &["lora_r"]),
     ForeignDefault::number(LoraSection::alpha, 32.0, &["lora_alpha"]),
     ForeignDefault::number(LoraSection::dropout, 0.05, &["lora_dropout"]),
 ];
-/// Defaults of the learning rate on conversations and texts.
+/// Default learning rate for conversations and text.
 pub(super) const RATE: &[ForeignDefault] =
     &[ForeignDefault::number(Optim::learning_rate, 2e-5, &["learning_rate"])];
-/// Defaults of the learning rate on pairs of answers.
+/// Default learning rate for preference pairs.
 pub(super) const PAIR_RATE: &[ForeignDefault] =
     &[ForeignDefault::number(Optim::learning_rate, 1e-6, &["learning_rate"])];
 
-/// Finds the kind of data and whether there are adapters.
+/// Detects the kind of data, and whether the run trains adapters.
 pub(super) fn begin(converter: &mut Converter<'_>) {
     let names_adapters = ["lora_r", "lora_alpha", "lora_target_modules", "load_in_4bit"];
     let uses_adapters = match converter.arguments.get("use_peft") {
@@ -81,7 +81,7 @@ pub(super) fn begin(converter: &mut Converter<'_>) {
     }
 }
 
-/// Sets that all of a conversation is learnt, which is TRL's default, and returns it.
+/// Sets TRL's default, to learn all of a conversation. Returns the assignment.
 pub(super) fn set_train_on(converter: &mut Converter<'_>) -> Option<String> {
     let is_chat = converter.document.get(Data::kind) == Some(&Setting::from(DataKind::Chat.name()));
     let is_decided = ["assistant_only_loss", "completion_only_loss"]

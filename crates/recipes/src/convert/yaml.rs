@@ -1,18 +1,18 @@
-//! YAML, and so JSON, as a value of bounded size.
+//! Parses YAML, and therefore JSON, as a value of limited size.
 
 use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-/// The most values of a document, those of aliases included.
+/// Maximum number of values in a document, including those repeated by aliases.
 const MOST_VALUES: usize = 100_000;
-/// The most levels of lists and mappings.
+/// Maximum nesting of lists and mappings.
 const MOST_DEPTH: usize = 64;
-/// The key that merges another mapping.
+/// Key that merges another mapping.
 const MERGE: &str = "<<";
 
-/// A value with the number of values in it.
+/// A value, and the number of values in it.
 type Counted = (Value, usize);
 
 struct Loader<'a> {
@@ -21,10 +21,11 @@ struct Loader<'a> {
     values: usize,
 }
 
-/// Parses a text of one document.
+/// Parses a text that is a single document.
 ///
 /// # Errors
-/// A text that is not YAML, a key that is repeated or no text, too many values; in a sentence.
+/// The text is not YAML, a key is repeated or not a string, or there are too many values; explained in a
+/// sentence.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut loader = Loader { events: Parser::new_from_str(text), anchors: HashMap::new(), values: 0 };
     let mut document = None;
@@ -52,7 +53,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Returns the value that begins with `event`.
+    /// Parses the value that begins with `event`.
     fn value(&mut self, event: Event<'a>, depth: usize) -> Result<Counted, String> {
         let depth = depth.checked_sub(1).ok_or_else(|| format!("it has more than {MOST_DEPTH} levels"))?;
         let (counted, anchor) = match event {
@@ -116,14 +117,14 @@ impl<'a> Loader<'a> {
             }
         }
         for (key, value) in merged.into_iter().flatten() {
-            // Keys of the mapping itself take precedence.
+            // The mapping's own keys take precedence.
             mapping.entry(key).or_insert(value);
         }
         Ok((Value::Object(mapping), count))
     }
 }
 
-/// Returns a scalar: a plain one may be a number, a switch or nothing.
+/// Parses a scalar. A plain scalar may be a number, a boolean or null.
 fn scalar(text: &str, style: ScalarStyle) -> Value {
     if style != ScalarStyle::Plain {
         return Value::String(text.to_owned());
@@ -136,7 +137,7 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
     }
 }
 
-/// Returns a plain scalar's number, if it begins like one.
+/// Parses a plain scalar as a number, if it begins like one.
 fn number(text: &str) -> Option<Number> {
     let digits = text.trim_start_matches(['+', '-']);
     if !digits.starts_with(|first: char| first.is_ascii_digit() || first == '.') {

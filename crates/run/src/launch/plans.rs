@@ -38,7 +38,7 @@ fn plan_that_fits(startup: &Startup, setup: &Setup, shared: Vec<SharedMemory>) -
         Placement::Cpu => startup.rank_form(),
         _ => RankForm::Processes { mpi: false },
     };
-    let fit = Fit::of(setup, &plans, taken(setup)?, form).in_shared(setup, &plans, shared);
+    let fit = Fit::from_plans(setup, &plans, taken(setup)?, form).in_shared(setup, &plans, shared);
     if !fit.fits {
         return Err(remedy::refusal(setup, &plans, &fit).into());
     }

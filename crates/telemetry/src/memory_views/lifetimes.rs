@@ -1,10 +1,10 @@
-//! Lifetimes of blocks and segments, from a history of events. Time is counted in events.
+//! Lifetimes of blocks and segments, from an allocator's history. Times are indices of events.
 
 use std::collections::HashMap;
 
 use memory::{Action, BlockState, Category, Snapshot, Tag};
 
-/// A block, with the events of its allocation and its return.
+/// A block, with the indices of the events that allocated and freed it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockLife {
     pub(super) address: u64,
@@ -15,7 +15,7 @@ pub(super) struct BlockLife {
     pub(super) tag: Tag,
 }
 
-/// Memory from the driver, with the events between which it was held.
+/// Memory taken from the driver, with the indices of the events that took and returned it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentLife {
     pub(super) address: u64,
@@ -26,10 +26,10 @@ pub(super) struct SegmentLife {
     pub(super) mapped: bool,
 }
 
-/// Bytes at one time.
+/// Bytes after one event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Bytes requested by the owners of blocks, by category.
+    /// Requested bytes of live blocks, by category.
     pub(super) by_category: [u64; Category::ALL.len()],
     /// Bytes held from the driver.
     pub(super) reserved: u64,
@@ -42,20 +42,20 @@ impl Moment {
     }
 }
 
-/// Lifetimes of all blocks and segments of a history.
+/// Lifetimes of all blocks and segments in a history.
 #[derive(Debug, Default)]
 pub(super) struct Lifetimes {
     pub(super) blocks: Vec<BlockLife>,
     pub(super) segments: Vec<SegmentLife>,
     /// Number of events.
     pub(super) end: usize,
-    /// Each step with its first event.
+    /// Each step with the index of its first event.
     pub(super) steps: Vec<(u32, usize)>,
 }
 
 impl Lifetimes {
-    /// Reads a snapshot's history. Blocks and segments that are older than the history live from event 0.
-    pub(super) fn of(snapshot: &Snapshot) -> Lifetimes {
+    /// Reads a snapshot's history. Blocks and segments older than the history begin at event 0.
+    pub(super) fn from_snapshot(snapshot: &Snapshot) -> Lifetimes {
         let mut lives = Lifetimes { end: snapshot.events.len().max(1), ..Lifetimes::default() };
         lives.read_blocks(snapshot);
         lives.read_segments(snapshot);
@@ -129,8 +129,8 @@ impl Lifetimes {
         self.segments.sort_unstable_by_key(|s| (s.begin, s.address));
     }
 
-    /// Ends the lifetimes inside `gone`. Parts outside `gone` live on; parts of `gone` without a recorded
-    /// start lived from event 0.
+    /// Ends the lifetimes of segments inside `gone` at event `now`. Segments outside stay open; parts of
+    /// `gone` without a recorded start begin at event 0.
     fn close(&mut self, open: &mut Vec<SegmentLife>, gone: SegmentLife, now: usize) {
         let (hit, outside): (Vec<_>, Vec<_>) =
             open.drain(..).partition(|piece| overlap(piece, &gone).is_some());
@@ -146,7 +146,7 @@ impl Lifetimes {
         }
     }
 
-    /// Bytes in use and reserved after each event.
+    /// Returns the bytes in use and reserved after each event.
     pub(super) fn curves(&self) -> Vec<Moment> {
         let mut changes = vec![([0i64; Category::ALL.len()], 0i64); self.end + 2];
         for block in &self.blocks {
@@ -168,7 +168,7 @@ impl Lifetimes {
     }
 }
 
-/// Returns the address and size of the range that two segments share.
+/// Returns the address and size of the overlap of two segments.
 fn overlap(a: &SegmentLife, b: &SegmentLife) -> Option<(u64, u64)> {
     let start = a.address.max(b.address);
     let end = (a.address + a.size).min(b.address + b.size);
@@ -222,7 +222,7 @@ mod tests {
                     allocator.empty_cache().unwrap();
                 }
             }
-            let curves = Lifetimes::of(&allocator.snapshot()).curves();
+            let curves = Lifetimes::from_snapshot(&allocator.snapshot()).curves();
             let last = curves.last().copied().unwrap();
             assert_eq!(last.reserved, allocator.statistics().reserved(), "{settings}");
             let requested = allocator.statistics().get("requested_bytes.all.current").unwrap() as u64;

@@ -1,5 +1,4 @@
-//! Views of an allocator: PyTorch's memory summary, a snapshot for PyTorch's viewers, and a drawing for a
-//! browser.
+//! Views of an allocator: PyTorch's memory summary, a snapshot for PyTorch's viewers, and an HTML drawing.
 //!
 //! ```
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};

@@ -1,8 +1,8 @@
-//! Writer of Python pickles of protocol 4, with only the opcodes that PyTorch's memory viewer reads.
+//! Writes Python pickles of protocol 4, using only the opcodes that PyTorch's memory viewer reads.
 
 use std::collections::HashMap;
 
-/// Largest number of items in a batch, which the viewer passes as arguments of a call.
+/// Maximum number of items in a batch; the viewer passes them as arguments of one call.
 const BATCH: usize = 1000;
 
 const PROTO: u8 = 0x80;
@@ -26,14 +26,14 @@ const MEMOIZE: u8 = 0x94;
 const BIN_GET: u8 = b'h';
 const LONG_BIN_GET: u8 = b'j';
 
-/// An unfinished pickle. A repeated string is written as a reference to its first occurrence.
+/// A pickle under construction. A repeated string is written as a reference to its first occurrence.
 pub(super) struct Pickle {
     bytes: Vec<u8>,
     texts: HashMap<String, u32>,
     memoized: u32,
 }
 
-/// A reference to a value that was written before.
+/// A reference to an already written value.
 #[derive(Clone, Copy)]
 pub(super) struct Memo(u32);
 
@@ -42,13 +42,13 @@ impl Pickle {
         Pickle { bytes: vec![PROTO, 4], texts: HashMap::new(), memoized: 0 }
     }
 
-    /// Returns the bytes of the pickle, whose value must have been written.
+    /// Returns the bytes of the pickle. Its value must have been written.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.bytes.push(STOP);
         self.bytes
     }
 
-    /// Returns a reference to the latest value.
+    /// Stores the latest value in the pickle's memo and returns a reference to it.
     pub(super) fn memoize(&mut self) -> Memo {
         self.bytes.push(MEMOIZE);
         self.memoized += 1;
@@ -89,7 +89,7 @@ impl Pickle {
             self.bytes.push(BIN_INT);
             self.bytes.extend(int.to_le_bytes());
         } else {
-            // The fewest bytes that keep the sign.
+            // The fewest bytes that preserve the sign.
             let all = value.to_le_bytes();
             let sign = if value < 0 { 0xff } else { 0 };
             let mut length = all.len();
@@ -127,7 +127,7 @@ impl Pickle {
         }
     }
 
-    /// Writes a dictionary; `write` writes keys and values in turn, fewer than [`BATCH`] in total.
+    /// Writes a dictionary; `write` writes alternating keys and values, fewer than [`BATCH`] in total.
     pub(super) fn dictionary(&mut self, write: impl FnOnce(&mut Pickle)) {
         self.bytes.extend([EMPTY_DICT, MARK]);
         write(self);

@@ -1,4 +1,4 @@
-//! The drawing of segments and blocks over time, as one self-contained HTML page.
+//! Draws segments and blocks over time as one self-contained HTML page.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ const STYLE: &str = include_str!("picture.css");
 /// position in its segment over time, and the blocks alive at the peak. Time is counted in allocator events.
 #[must_use]
 pub fn picture(snapshot: &Snapshot, title: &str) -> String {
-    let lives = Lifetimes::of(snapshot);
+    let lives = Lifetimes::from_snapshot(snapshot);
     let curves = lives.curves();
     let peak = (0..curves.len()).max_by_key(|now| (curves[*now].used(), usize::MAX - now)).unwrap_or(0);
     let mut page = String::new();
@@ -42,7 +42,7 @@ pub fn picture(snapshot: &Snapshot, title: &str) -> String {
     page
 }
 
-/// Writes the figures at the end of the history.
+/// Writes the final reserved, allocated and fragmented bytes.
 fn figures(page: &mut String, snapshot: &Snapshot, peak: u64) {
     let (mut reserved, mut allocated, mut split, mut largest) = (0, 0, 0, 0);
     for segment in &snapshot.segments {
@@ -75,7 +75,7 @@ fn figures(page: &mut String, snapshot: &Snapshot, peak: u64) {
     );
 }
 
-/// Writes the legend of the categories that occur, each with its maximum.
+/// Writes a legend of the categories that occur, each with its peak bytes.
 fn legend(page: &mut String, curves: &[Moment]) {
     *page += "<p class=\"legend\">";
     for category in Category::ALL {
@@ -90,7 +90,7 @@ fn legend(page: &mut String, curves: &[Moment]) {
     *page += "<span><i class=\"held\"></i>reserved, not in use</span></p>\n";
 }
 
-/// Writes a table of the owners with the most bytes at the peak.
+/// Writes a table of the owners that hold the most bytes at the peak.
 fn holders(page: &mut String, snapshot: &Snapshot, lives: &Lifetimes, peak: usize) {
     let mut sums: HashMap<(String, &str, Category), (u64, usize)> = HashMap::new();
     for block in lives.blocks.iter().filter(|b| b.begin <= peak && peak < b.end) {

@@ -8,10 +8,10 @@ use super::pickle::{Memo, Pickle};
 
 /// Returns a snapshot as the pickle that pytorch.org/memory_viz and `torch.cuda._memory_viz` read.
 ///
-/// Instead of the Python stack, each request has its owner: operator, module and step as the innermost frame
-/// (`module:step:operator`), then the enclosing modules, and the category as the outermost frame. Events also
-/// have a `category`. [`Category::Other`] is named `unknown`, and an event of that category is always
-/// present, because the viewer fails on files without one.
+/// Frames replace the Python stack of each request: operator, module and step as the innermost
+/// (`module:step:operator`), then the enclosing modules, and the category as the outermost. Events also have
+/// a `category`. [`Category::Other`] is named `unknown`; one such event is always present, because the viewer
+/// fails on files without one.
 #[must_use]
 pub fn snapshot_pickle(snapshot: &Snapshot) -> Vec<u8> {
     let mut pickle = Pickle::new();
@@ -19,12 +19,12 @@ pub fn snapshot_pickle(snapshot: &Snapshot) -> Vec<u8> {
     pickle.finish()
 }
 
-/// Key of a stack: category, module, operator, step.
+/// Identifies a stack: category, module, operator and step.
 type FramesKey = (Category, u32, &'static str, u32);
 
 struct Writer<'a> {
     snapshot: &'a Snapshot,
-    /// Stacks written so far.
+    /// Stacks written so far, for reuse.
     frames: HashMap<FramesKey, Memo>,
 }
 
@@ -140,7 +140,7 @@ impl Writer<'_> {
     }
 }
 
-/// Returns the event of taking the snapshot, which the snapshot itself does not contain yet.
+/// Returns the event of taking the snapshot, which the snapshot itself lacks.
 fn snapshot_event(snapshot: &Snapshot) -> Event {
     let active = snapshot.segments.iter().map(SnapshotSegment::active_size).sum();
     let time_us = snapshot.events.last().map_or(0, |event| event.time_us);

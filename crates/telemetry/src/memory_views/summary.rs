@@ -1,4 +1,4 @@
-//! The allocator's counters in the format of `torch.cuda.memory_summary()`.
+//! The allocator's counters, formatted like `torch.cuda.memory_summary()`.
 
 use std::fmt::Write;
 
@@ -6,8 +6,8 @@ use memory::Statistics;
 
 const WIDTH: usize = 75;
 
-/// Key, name and whether the unit is bytes, for each metric. The first [`POOLED`] metrics exist for each kind
-/// of pool.
+/// Key and name of each metric, and whether its unit is bytes. The first [`POOLED`] metrics exist for each
+/// kind of pool.
 const ROWS: [(&str, &str, bool); 11] = [
     ("allocated_bytes", "Allocated memory", true),
     ("active_bytes", "Active memory", true),
@@ -24,17 +24,17 @@ const ROWS: [(&str, &str, bool); 11] = [
 const POOLED: usize = 9;
 const COLUMNS: [&str; 4] = ["current", "peak", "allocated", "freed"];
 
-/// The device of a table.
+/// The device that a table describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summarized {
-    /// A GPU with this number; the table equals PyTorch's character by character.
+    /// The GPU with this index; the table equals PyTorch's character by character.
     Gpu(u32),
     /// Host memory of the rank with this number.
     Host(u32),
 }
 
-/// Returns the table of one device, each line ending with a line feed. `abbreviated` omits the rows of each
-/// pool.
+/// Returns the table of one device, each line ending with a line feed. `abbreviated` omits the rows of
+/// individual pools.
 #[must_use]
 pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: bool) -> String {
     let value = |key: &str| statistics.get(key).unwrap_or(0);
@@ -76,7 +76,7 @@ pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: 
                 (".small_pool", "      from small pool"),
             ],
         };
-        // All rows of a metric use the unit that suits its first row.
+        // All rows of a metric use the unit chosen for its first row.
         let first = COLUMNS.map(|column| value(&format!("{key}{}.{column}", pools[0].0)));
         for (pool, pool_name) in pools {
             let title = if pool_name.is_empty() { name } else { pool_name };
@@ -85,7 +85,7 @@ pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: 
             let cells = COLUMNS.map(|column| value(&format!("{key}{pool}.{column}")));
             let format = if bytes { bytes_cell } else { count_cell };
             let cells: Vec<String> =
-                cells.into_iter().zip(first).map(|(cell, of)| format(cell, of)).collect();
+                cells.into_iter().zip(first).map(|(cell, scale)| format(cell, scale)).collect();
             line(&mut table, &format!(" {title:<21} | {} ", cells.join(" | ")));
         }
     }
@@ -102,24 +102,24 @@ fn line(table: &mut String, text: &str) {
     let _ = writeln!(table, "|{text}|");
 }
 
-/// Formats bytes in ten characters, in the unit that suits `of`.
-fn bytes_cell(mut value: i64, mut of: i64) -> String {
+/// Formats bytes in ten characters, in the unit chosen for `scale`.
+fn bytes_cell(mut value: i64, mut scale: i64) -> String {
     let mut units = ["B  ", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
     let mut unit = units.next().unwrap_or_default();
-    while of >= 768 * 1024 {
+    while scale >= 768 * 1024 {
         let Some(next) = units.next() else { break };
-        (value, of, unit) = (value.div_euclid(1024), of / 1024, next);
+        (value, scale, unit) = (value.div_euclid(1024), scale / 1024, next);
     }
     format!("{value:6} {unit}")
 }
 
-/// Formats a count in ten characters, in the unit that suits `of`.
-fn count_cell(mut value: i64, mut of: i64) -> String {
+/// Formats a count in ten characters, in the unit chosen for `scale`.
+fn count_cell(mut value: i64, mut scale: i64) -> String {
     let mut units = [" ", "K", "M"].into_iter();
     let mut unit = units.next().unwrap_or_default();
-    while of >= 750 * 1000 {
+    while scale >= 750 * 1000 {
         let Some(next) = units.next() else { break };
-        (value, of, unit) = (value.div_euclid(1000), of / 1000, next);
+        (value, scale, unit) = (value.div_euclid(1000), scale / 1000, next);
     }
     format!("{value:7} {unit} ")
 }

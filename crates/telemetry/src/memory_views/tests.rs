@@ -1,4 +1,4 @@
-//! Views of an allocator that is used as in training.
+//! Tests of the views, on an allocator used as in training.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use super::*;
 
 const LAYERS: u64 = 4;
 
-/// Runs three steps of four layers: parameters and moments stay, activations live from forward to backward.
+/// Runs three steps of four layers: parameters and moments stay; activations live from forward to backward.
 fn run(settings: &str, history: usize) -> Allocator<Counting> {
     let mut allocator = Allocator::new(Counting::new(256 << 20), Settings::parse(settings).unwrap()).unwrap();
     allocator.record_history(history);
@@ -63,8 +63,8 @@ fn run(settings: &str, history: usize) -> Allocator<Counting> {
     allocator
 }
 
-/// Script that prints every field of every segment, block and event, and fails on unexpected opcodes and
-/// types.
+/// Python script that prints every field of every segment, block and event, and fails on unexpected opcodes
+/// and types.
 const PYTHON: &str = r#"
 import pickle, pickletools, sys
 data = sys.stdin.buffer.read()
@@ -110,7 +110,7 @@ fn python(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// Returns the lines that the script must print.
+/// Returns the lines that [`PYTHON`] must print.
 fn expected(snapshot: &Snapshot) -> Vec<String> {
     let frames = |tag: &Tag| {
         let module = snapshot.labels.name(tag.module);

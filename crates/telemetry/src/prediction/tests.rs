@@ -1,7 +1,7 @@
 use super::*;
 use crate::PhaseFigures;
 
-/// A prediction of 100 ms for two ranks in each of two stages.
+/// Returns a prediction of 100 ms for two stages of two ranks each.
 fn prediction() -> Prediction {
     let stage = |backward: f64| {
         let phases = [("inputs", 0.001), ("forward", 0.030), ("backward", backward), ("reduce", 0.002)];
@@ -17,7 +17,7 @@ fn prediction() -> Prediction {
     }
 }
 
-/// A rank with milliseconds of inputs, forward, backward and the reduction.
+/// Returns a rank with these milliseconds of inputs, forward, backward and reduction.
 fn rank(rank: usize, times: [u64; 4], gpu: Option<GpuLoad>) -> RankStep {
     let names = ["inputs", "forward", "backward", "reduce"];
     let phases = names.into_iter().zip(times).map(|(name, milliseconds)| {
@@ -61,7 +61,7 @@ fn the_slow_part_and_its_rank_are_named() {
             format!("steps take 125.0 ms, 25.0 % more than the 100.0 ms predicted for NVIDIA H200: {words}")
         );
     }
-    // A phase that is as long on all ranks is no matter of one of them.
+    // A phase that is equally long on all ranks is not attributed to one of them.
     let all: Vec<_> = (0..4).map(|number| rank(number, [1, 40, 60 + number as u64, 2], None)).collect();
     let slowdown = prediction().slowdown(0.125, &all).unwrap().to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! An HTTP server on one thread: it waits for no single client, and bounds their number and their time.
+//! A single-threaded HTTP server that never blocks on one client and limits clients' number and time.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Longest time from a client's connection to the end of its answer.
+/// Maximum time from a client's connection to the end of the response.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// Largest request in bytes.
+/// Maximum size of a request in bytes.
 pub(super) const MOST_REQUEST: usize = 8192;
-/// Most clients at a time: a further one takes the turn of the one that has been connected longest.
+/// Maximum number of clients; a further one replaces the longest connected.
 const MOST_CLIENTS: usize = 64;
-/// Pause after a connection that the system refuses, for example because too many files are open.
+/// Pause after the system refuses a connection, for example because too many files are open.
 const PAUSE: Duration = Duration::from_millis(100);
 
 struct Client {
     stream: TcpStream,
     until: Instant,
     request: Vec<u8>,
-    /// The answer's bytes that are not sent yet, once the request is complete.
+    /// Unsent bytes of the response, once the request is complete.
     answer: Option<Vec<u8>>,
 }
 
-/// Answers clients of `listener`, which does not block, until `ended` is set and someone connects. `answer`
-/// returns the answer to a request.
+/// Answers clients of `listener`, which must be non-blocking, until `ended` is set and a client connects.
+/// `answer` maps a request to a response.
 pub(super) fn serve(listener: &TcpListener, ended: &AtomicBool, answer: &dyn Fn(&[u8]) -> Vec<u8>) {
     let mut clients = VecDeque::new();
     loop {
@@ -36,12 +36,12 @@ pub(super) fn serve(listener: &TcpListener, ended: &AtomicBool, answer: &dyn Fn(
         }
         accept(listener, &mut clients);
         let now = Instant::now();
-        // A client that goes away or is too slow gets nothing more.
+        // A client that disconnects or is too slow gets nothing more.
         clients.retain_mut(|client| client.until > now && client.advance(answer).unwrap_or(false));
     }
 }
 
-/// Waits until a client connects, can be read from or written to, or has had its time.
+/// Waits until a client connects, is readable or writable, or times out.
 fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
     let mut all = vec![PollFd::new(listener, PollFlags::IN)];
     all.extend(clients.iter().map(|client| {
@@ -52,7 +52,7 @@ fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
     let patience = until.map(|until| until.saturating_duration_since(Instant::now()));
     let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
     if poll(&mut all, patience.as_ref()).is_err() {
-        // An interruption by a signal, or too little memory for the moment.
+        // A signal interrupted the wait, or memory is short.
         std::thread::sleep(PAUSE);
     }
 }
@@ -76,7 +76,7 @@ fn accept(listener: &TcpListener, clients: &mut VecDeque<Client>) {
 }
 
 impl Client {
-    /// Reads and writes as much as is possible now. Returns whether more is to come.
+    /// Reads and writes as much as possible without blocking. Returns whether the client needs more.
     fn advance(&mut self, answer: &dyn Fn(&[u8]) -> Vec<u8>) -> io::Result<bool> {
         while self.answer.is_none() {
             let mut piece = [0; 1024];
@@ -99,7 +99,7 @@ impl Client {
     }
 }
 
-/// Returns the bytes of a transfer; `None` if it is not possible now.
+/// Returns the number of transferred bytes; `None` if the transfer would block.
 fn now(transferred: io::Result<usize>) -> io::Result<Option<usize>> {
     match transferred {
         Ok(bytes) => Ok(Some(bytes)),

@@ -1,10 +1,10 @@
-//! Parts of all charts: scales, axes, paths, and the values that the page's script shows.
+//! Shared parts of charts: scales, axes, paths, and the values that the page's script shows.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// The plot area of a chart in its SVG, in pixels, and the values at its edges.
+/// The plot area of a chart in pixels of its SVG, and the values at its edges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) left: f64,
@@ -22,19 +22,19 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Returns the pixels from the left of the SVG to `value`.
+    /// Returns the x coordinate of `value`, in pixels.
     pub(super) fn x(&self, value: f64) -> f64 {
         let span = (self.to - self.from).max(f64::MIN_POSITIVE);
         self.left + (self.right - self.left) * (value - self.from) / span
     }
 
-    /// Returns the pixels from the top of the SVG to `value`.
+    /// Returns the y coordinate of `value`, in pixels.
     pub(super) fn y(&self, value: f64) -> f64 {
         let span = (self.most - self.least).max(f64::MIN_POSITIVE);
         self.bottom - (self.bottom - self.top) * (value - self.least) / span
     }
 
-    /// Draws a grid line with a label for each tick of the vertical axis.
+    /// Draws a labelled grid line for each tick of the vertical axis.
     pub(super) fn vertical_axis(&self, out: &mut String, ticks: impl IntoIterator<Item = (f64, String)>) {
         let Frame { left, right, .. } = self;
         for (value, text) in ticks {
@@ -50,7 +50,7 @@ impl Frame {
         }
     }
 
-    /// Ends a chart: the line under the pointer, the end of the SVG, and the values for the script.
+    /// Ends a chart: draws the line under the pointer, closes the SVG, and adds the values for the script.
     pub(super) fn close(&self, out: &mut String, hover: &Hover) {
         let Frame { top, bottom, .. } = self;
         let values = hover.element();
@@ -58,7 +58,7 @@ impl Frame {
     }
 }
 
-/// Format of a value in the script.
+/// How the script formats a value.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unit {
@@ -66,21 +66,21 @@ pub(super) enum Unit {
     Number,
 }
 
-/// A row of values for the script.
+/// A row of the values shown under the pointer.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct HoverRow {
     pub(super) name: String,
-    /// Class in the style sheet, which sets the colour.
+    /// CSS class, which sets the colour.
     pub(super) class: String,
     pub(super) unit: Unit,
     /// One value for each column; `None` for a gap.
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// The values that the script shows under the pointer, column by column.
+/// The values that the script shows under the pointer, by column.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Hover {
-    /// Left, right, top and bottom of the plot, in pixels of the SVG.
+    /// Left, right, top and bottom edges of the plot, in pixels of the SVG.
     pub(super) edges: [f64; 4],
     pub(super) width: f64,
     /// Positions of the columns, from left to right.
@@ -92,17 +92,17 @@ pub(super) struct Hover {
 }
 
 impl Hover {
-    /// Returns a script element with the values as JSON, in which the element's end tag cannot occur.
+    /// Returns a script element with the values as JSON, escaped so that it cannot contain the end tag.
     fn element(&self) -> String {
         let rounded = |values: &[f64]| values.iter().map(|x| (x * 10.0).round() / 10.0).collect();
         let slim = Hover { x: rounded(&self.x), ..self.clone() };
-        // Numbers and strings can always be written as JSON.
+        // Numbers and strings always serialize to JSON.
         let json = serde_json::to_string(&slim).unwrap_or_default().replace('<', "\\u003c");
         format!("<script type=\"application/json\">{json}</script>")
     }
 }
 
-/// Returns the path of straight lines through points, with a gap at each `None`.
+/// Returns an SVG path of straight lines through points, with a gap at each `None`.
 pub(super) fn line(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> String {
     let mut path = String::new();
     let mut pen = 'M';
@@ -117,7 +117,7 @@ pub(super) fn line(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> Stri
     path
 }
 
-/// Returns the path of steps through points: each value holds until the next point.
+/// Returns an SVG path of steps through points: each value holds until the next point.
 pub(super) fn steps(points: &[(f64, f64)]) -> String {
     let mut path = String::new();
     for (index, (x, y)) in points.iter().enumerate() {

@@ -4,12 +4,12 @@ use super::plot::{Column, Line, Plot, mean};
 use super::section::Section;
 use super::{Curve, StepPoint};
 
-/// Largest number of points of a line. Longer histories are divided into stretches, whose means are drawn.
+/// Maximum number of points of a line. Longer histories are binned, and each bin's mean is drawn.
 const POINTS: u64 = 600;
-/// Classes in the style sheet, which set the colours; further runs repeat them.
+/// CSS classes of the lines' colours; more runs than classes repeat them.
 const CLASSES: [&str; 8] = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"];
 
-/// Draws the losses of all runs by step, in training and in validation.
+/// Draws the training and validation losses of all runs by step.
 pub(super) fn section(curves: &[Curve]) -> Option<Section> {
     let last = curves.iter().filter_map(|curve| curve.history.last()).map(|point| point.step).max()?;
     let chart = |title, dots, value: fn(&StepPoint) -> Option<f64>| {
@@ -27,7 +27,7 @@ pub(super) fn section(curves: &[Curve]) -> Option<Section> {
     Some(Section { id: "curves", title: "Learning curves", body })
 }
 
-/// Returns the values of stretches of steps, by run.
+/// Bins the steps up to `last` and returns each bin's mean value of every run.
 fn columns(curves: &[Curve], last: u64, value: fn(&StepPoint) -> Option<f64>) -> Vec<Column> {
     let length = last.div_ceil(POINTS).max(1);
     let stretch = |first: u64| {

@@ -1,20 +1,20 @@
-//! The map of the loads of experts.
+//! A heat map of the loads of experts.
 
 use std::fmt::Write;
 
 use super::section::Section;
 use crate::expert_loads::ExpertLoads;
 
-/// Height of a layer's row.
+/// Height of a layer's row, in pixels.
 const ROW: usize = 18;
-/// Width of the map without the numbers of layers.
+/// Width of the map in pixels, without the layer numbers.
 const WIDTH: usize = 880;
-/// Width of the numbers of layers.
+/// Width of the layer numbers, in pixels.
 const MARGIN: usize = 40;
-/// Multiple of the mean from which the colour is that of the largest load.
+/// Multiple of the mean load at which the colour scale ends.
 const MOST: f64 = 3.0;
 
-/// Draws the loads of a step: a row for each layer, a cell for each expert.
+/// Draws the loads of one step: a row for each layer, a cell for each expert.
 pub(super) fn section(step: u64, loads: &[ExpertLoads]) -> Option<Section> {
     let most = loads.iter().map(ExpertLoads::imbalance).reduce(f64::max)?;
     let height = ROW * loads.len();

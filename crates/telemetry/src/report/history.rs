@@ -4,9 +4,9 @@ use super::StepPoint;
 use super::plot::{Column, Line, Plot, mean};
 use super::section::Section;
 
-/// Largest number of points of a line. Longer histories are divided into stretches, whose means are drawn.
+/// Maximum number of points of a line. Longer histories are binned, and each bin's mean is drawn.
 const POINTS: usize = 600;
-/// Largest number of marked steps with values that are not finite.
+/// Maximum number of marked steps with non-finite values.
 const MARKS: usize = 100;
 
 type Value = fn(&StepPoint) -> Option<f64>;

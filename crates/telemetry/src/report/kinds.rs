@@ -1,13 +1,13 @@
-//! Kinds: groups of ranks with equal memory.
+//! Groups of ranks with equal memory, which share one panel.
 
 use super::RankMemory;
 use crate::step_trace::StepTrace;
 use crate::units::ranges;
 
-/// One rank of a group of equal ranks, and the numbers of all.
+/// A group of equal ranks: one of its members, and all their numbers.
 pub(super) type Kind<'a> = (&'a RankMemory, Vec<usize>);
 
-/// Groups `ranks` by `alike`, in the order of each group's first rank.
+/// Groups `ranks` by the equivalence `alike`, in the order of each group's first rank.
 pub(super) fn kinds<'a>(
     ranks: impl Iterator<Item = &'a RankMemory>,
     alike: impl Fn(&RankMemory, &RankMemory) -> bool,
@@ -22,7 +22,7 @@ pub(super) fn kinds<'a>(
     kinds
 }
 
-/// Formats rank numbers for readers: `3`, or `0–3, 8`.
+/// Formats rank numbers, as in `3` or `0–3, 8`.
 pub(super) fn rank_numbers(ranks: &[usize]) -> String {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();
@@ -30,7 +30,7 @@ pub(super) fn rank_numbers(ranks: &[usize]) -> String {
 }
 
 impl RankMemory {
-    /// The trace to draw: the measured one, or else the planned one.
+    /// Returns the trace to draw: the measured one, else the planned one.
     pub(super) fn trace(&self) -> Option<&StepTrace> {
         self.measured.as_ref().or(self.planned.as_ref())
     }
@@ -41,7 +41,7 @@ impl RankMemory {
         (!measured.repeats(planned)).then_some(planned)
     }
 
-    /// Returns whether both ranks have the same drawing.
+    /// Returns whether both ranks would get the same drawing.
     pub(super) fn looks_like(&self, other: &RankMemory) -> bool {
         let alike = |a: &Option<StepTrace>, b: &Option<StepTrace>| match (a, b) {
             (Some(a), Some(b)) => a.repeats(b),

@@ -1,4 +1,4 @@
-//! Live blocks at the peak: a treemap and a table.
+//! Blocks alive at the peak: a treemap and a table.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::units::{bytes, counted, grouped, percent};
 
 const WIDTH: f64 = 1120.0;
 const HEIGHT: f64 = 380.0;
-/// Largest number of rows of the table.
+/// Maximum number of rows of the table.
 const ROWS: usize = 24;
 
 /// Draws the blocks alive at the peak of a step.
@@ -24,7 +24,7 @@ pub(super) fn drawing(trace: &StepTrace) -> String {
     out
 }
 
-/// Draws an area for each category, divided among its owners.
+/// Draws an area for each category, divided among the owners.
 fn treemap(out: &mut String, live: &LiveSet) {
     let sums = live.by_category();
     let mut categories: Vec<(Category, u64)> = sums.iter().filter(|(_, bytes)| *bytes > 0).collect();
@@ -40,9 +40,10 @@ fn treemap(out: &mut String, live: &LiveSet) {
         bytes(live.bytes())
     );
     for ((category, _), area) in categories.iter().zip(&areas) {
-        let of: Vec<&Holding> = live.holdings.iter().filter(|h| h.owner.category == *category).collect();
-        let weights: Vec<f64> = of.iter().map(|holding| holding.bytes as f64).collect();
-        for (holding, area) in of.iter().zip(squarify(&weights, *area)) {
+        let holdings: Vec<&Holding> =
+            live.holdings.iter().filter(|h| h.owner.category == *category).collect();
+        let weights: Vec<f64> = holdings.iter().map(|holding| holding.bytes as f64).collect();
+        for (holding, area) in holdings.iter().zip(squarify(&weights, *area)) {
             part(out, holding, area, total);
         }
     }
@@ -52,7 +53,7 @@ fn treemap(out: &mut String, live: &LiveSet) {
     *out += "</svg>";
 }
 
-/// Returns the label of a holding: its module, or its operator outside of modules.
+/// Returns the label of a holding: its module, or outside of modules its operator.
 fn name(holding: &Holding) -> &str {
     match holding.owner.module.as_str() {
         "" => &holding.owner.operator,
@@ -77,7 +78,7 @@ fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     );
     let letters = ((width - 12.0) / 6.9) as usize;
     let label: String = name(holding).chars().take(letters).collect();
-    // Short areas have no name rather than a few letters of it.
+    // Short areas have no name, rather than a few of its letters.
     let whole = label.chars().count() == name(holding).chars().count();
     if height > 42.0 && width > 54.0 && (whole || letters > 9) {
         let dots = if whole { "" } else { "…" };
@@ -96,7 +97,7 @@ fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     *out += "</g>";
 }
 
-/// Draws the edge of a category's area, with the category's name in its corner.
+/// Draws the outline of a category's area, with the category's name in a corner.
 fn head(out: &mut String, category: Category, sum: u64, area: Area) {
     let Area { x, y, width, height } = area;
     let _ = write!(

@@ -1,8 +1,7 @@
-//! A run, or the plan of a run, as one self-contained HTML page: no network, no other file.
+//! A run, or the plan of a run, as one self-contained HTML page that needs no network and no other file.
 //!
-//! [`Report::to_html`] draws the data and reads nothing else. Each drawing is an SVG that is readable
-//! without a script; the script shows the values under the pointer or at the position selected with the arrow
-//! keys.
+//! [`Report::to_html`] uses only the report's data. Each drawing is an SVG that is readable without a script;
+//! the script shows the values under the pointer, or at the position selected with the arrow keys.
 //!
 //! ```
 //! use telemetry::report::{Report, StepPoint};
@@ -40,13 +39,13 @@ use crate::expert_loads::ExpertLoads;
 use crate::operators::OperatorProfile;
 use crate::step_trace::StepTrace;
 
-/// Text near the start of every page, by which existing pages are recognised.
+/// Text near the start of every page. It identifies pages that this program wrote.
 pub const MARK: &str = " · Plimsoll</title>";
 
-/// The data of a page. Empty parts are left out.
+/// The data of a page. Empty fields are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Title: the name of the run's directory or of the configuration.
+    /// Title: the name of the run directory or of the configuration.
     pub title: String,
     /// Line below the title: device, ranks, model.
     pub subtitle: String,
@@ -56,7 +55,7 @@ pub struct Report {
     pub notices: Vec<Notice>,
     /// Memory of all ranks, in rank order; ranks known to be equal may share an entry.
     pub ranks: Vec<RankMemory>,
-    /// Schedule of the pipeline, if any.
+    /// The pipeline's schedule, if there is a pipeline.
     pub schedule: Option<SchedulePicture>,
     /// The processes that trained the run, in order.
     pub sessions: Vec<SessionRow>,
@@ -70,15 +69,15 @@ pub struct Report {
     pub operators: Option<OperatorProfile>,
     /// Median milliseconds of each rank's phases.
     pub phases: Vec<PhaseRow>,
-    /// The loads of experts, if there are any, and the step in which they were counted.
+    /// The step in which expert loads were counted, and the loads; empty without experts.
     pub expert_loads: (u64, Vec<ExpertLoads>),
-    /// Differences from another run, a line each.
+    /// Differences from another run, one per line.
     pub differences: String,
     /// Resolved configuration, as TOML.
     pub configuration: String,
 }
 
-/// A key figure.
+/// A key figure at the top of the page.
 #[derive(Clone, Debug)]
 pub struct Tile {
     /// Name.
@@ -107,20 +106,20 @@ pub struct Notice {
     pub text: String,
 }
 
-/// Memory of a rank, or of each of several equal ranks.
+/// Memory of one rank, or of each of several equal ranks.
 #[derive(Clone, Debug)]
 pub struct RankMemory {
     /// The ranks, in order.
     pub ranks: Vec<usize>,
-    /// Name of the device, with its host if there are several.
+    /// Name of the device, with its host if there are several hosts.
     pub device: String,
-    /// Bytes allocated and reserved after the last step, peak bytes allocated, peak bytes reserved.
+    /// Bytes allocated after the last step, bytes reserved, peak bytes allocated, peak bytes reserved.
     pub figures: [u64; 4],
-    /// A measured steady step.
+    /// The trace of a measured steady step.
     pub measured: Option<StepTrace>,
-    /// A planned steady step.
+    /// The trace of a planned steady step.
     pub planned: Option<StepTrace>,
-    /// Most bytes that the rank may reserve, if limited.
+    /// Maximum bytes that the rank may reserve, if limited.
     pub limit: Option<u64>,
 }
 
@@ -129,11 +128,11 @@ pub struct RankMemory {
 pub struct PhaseRow {
     /// The rank.
     pub rank: usize,
-    /// Names of phases with their median microseconds, in the order of a step; then those of the step.
+    /// Median microseconds of each phase, in the order of a step; the last entry is the whole step.
     pub microseconds: Vec<(String, u64)>,
 }
 
-/// The learning curve of one of several runs.
+/// One run's learning curve, drawn beside those of other runs.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     /// Name of the run.
@@ -147,9 +146,9 @@ pub struct Curve {
 pub struct SessionRow {
     /// Time at which it began.
     pub started: String,
-    /// How it ended, steps, grid, throughput, peak of allocated bytes, wall time, host.
+    /// End state, steps, grid, throughput, peak allocated bytes, wall time and host.
     pub cells: [String; 7],
-    /// Sentences about it, such as settings that have changed.
+    /// Remarks, such as settings that have changed.
     pub notes: Vec<String>,
 }
 
@@ -162,7 +161,7 @@ pub struct StepPoint {
     pub loss: Option<f64>,
     /// Validation loss after the step, if validation ran.
     pub validation_loss: Option<f64>,
-    /// Share of pairs of answers whose chosen one has the higher reward, in training and in validation.
+    /// Fraction of preference pairs whose chosen answer has the higher reward, in training and in validation.
     pub reward_accuracy: [Option<f64>; 2],
     /// Mean reward of chosen answers minus that of rejected ones, in training and in validation.
     pub reward_margin: [Option<f64>; 2],

@@ -1,14 +1,14 @@
-//! The table of operators.
+//! The tables of operators and modules.
 
 use super::section::Section;
 use crate::operators::{By, OperatorProfile, Sort};
 use crate::svg::escape;
 use crate::units::grouped;
 
-/// Largest number of rows by operator and by module.
+/// Maximum number of rows of each table.
 const ROWS: usize = 30;
 
-/// Returns the tables of a profile by operator and by module.
+/// Returns a profile's tables by operator and by module.
 pub(super) fn section(profile: Option<&OperatorProfile>) -> Option<Section> {
     let profile = profile?;
     let OperatorProfile { device, ranks, steps, step_milliseconds, .. } = profile;
@@ -42,7 +42,7 @@ pub(super) fn section(profile: Option<&OperatorProfile>) -> Option<Section> {
     Some(Section { id: "operators", title: "Operators", body })
 }
 
-/// Returns a cell; numbers are aligned to the right from the third column on.
+/// Returns a table cell; from the third column on, numbers are right-aligned.
 fn cell(kind: &str, column: usize, text: &str) -> String {
     let class = if column < 2 { "" } else { " class=\"number\"" };
     format!("<{kind}{class}>{text}</{kind}>")

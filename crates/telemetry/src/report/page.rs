@@ -1,4 +1,4 @@
-//! The page around the drawings.
+//! Assembles the page from its sections.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 impl Report {
-    /// Returns the page.
+    /// Returns the page as HTML.
     #[must_use]
     pub fn to_html(&self) -> String {
         let sections: Vec<Section> = [
@@ -85,7 +85,7 @@ impl Report {
     }
 }
 
-/// Returns a section of preformatted text; `None` if there is none.
+/// Returns a section of preformatted text; `None` if the text is empty.
 fn text_section(id: &'static str, title: &'static str, note: &str, text: &str) -> Option<Section> {
     let text = escape(text.trim());
     let body = format!("<p class=\"soft\">{note}</p>\n<pre tabindex=\"0\"><code>{text}</code></pre>\n");

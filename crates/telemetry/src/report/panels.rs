@@ -1,4 +1,4 @@
-//! Panels of the page, one for each kind of rank.
+//! Panels of the page, one for each group of equal ranks.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use super::kinds::{kinds, rank_numbers};
 use super::section::Section;
 use super::{RankMemory, live, stacked, states};
 
-/// Largest number of kinds of ranks that are drawn.
+/// Maximum number of groups of ranks that are drawn.
 const DRAWN: usize = 16;
 
-/// Returns the section of memory over a step, with a panel for each kind of rank.
+/// Returns the section of memory over a step, with a panel for each group of equal ranks.
 pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
     let note = "Allocated bytes by category, from left to right in the order of the allocator's calls. The \
                 line above them is the memory reserved from the device.";
@@ -19,7 +19,7 @@ pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
     Some(Section { id: "memory", title: "Memory over a step", body })
 }
 
-/// Returns the section of a step's states, with a panel for each kind of rank.
+/// Returns the section of a step's memory states, with a panel for each group of equal ranks.
 pub(super) fn states_section(ranks: &[RankMemory]) -> Option<Section> {
     let note = "The phases of a step as states of its memory: the bytes allocated at each transition, the \
                 peak in each phase, and there the bytes by category.";
@@ -28,7 +28,7 @@ pub(super) fn states_section(ranks: &[RankMemory]) -> Option<Section> {
     Some(Section { id: "states", title: "States of a step", body })
 }
 
-/// Returns the section of live blocks at the peak, with a panel for each kind of rank.
+/// Returns the section of blocks alive at the peak, with a panel for each group of equal ranks.
 pub(super) fn peak_section(ranks: &[RankMemory]) -> Option<Section> {
     let note = "Blocks alive when the step needs the most memory, by category, module and operator; layers \
                 are added up.";
@@ -37,7 +37,7 @@ pub(super) fn peak_section(ranks: &[RankMemory]) -> Option<Section> {
     Some(Section { id: "peak", title: "At the peak", body })
 }
 
-/// Draws a panel for each kind of rank, with buttons if there are several kinds.
+/// Draws a panel for each group of equal ranks, with buttons if there are several groups.
 fn tabs(ranks: &[RankMemory], name: &str, draw: impl Fn(&RankMemory) -> Option<String>) -> Option<String> {
     let kinds = kinds(ranks.iter().filter(|rank| rank.trace().is_some()), RankMemory::looks_like);
     let panels: Vec<_> =

@@ -5,10 +5,10 @@ use super::section::Section;
 use crate::svg::escape;
 use crate::units::milliseconds;
 
-/// Largest number of ranks that are shown.
+/// Maximum number of ranks shown.
 const RANKS: usize = 64;
 
-/// Returns the table of median times of each phase, a row a rank.
+/// Returns the table of each phase's median time, one row per rank.
 pub(super) fn section(rows: &[PhaseRow]) -> Option<Section> {
     let first = rows.first()?;
     let names = first.microseconds.iter().map(|(name, _)| escape(name));

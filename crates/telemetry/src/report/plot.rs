@@ -1,4 +1,4 @@
-//! A chart of lines over steps.
+//! A line chart over steps.
 
 use std::fmt::Write;
 
@@ -11,16 +11,16 @@ const HEIGHT: f64 = 250.0;
 
 pub(super) struct Line {
     pub(super) name: String,
-    /// Class in the style sheet, which sets the colour.
+    /// CSS class, which sets the colour.
     pub(super) class: &'static str,
-    /// Whether each value is drawn as a dot, for values of few steps.
+    /// Whether values are drawn as dots, for lines with few values.
     pub(super) dots: bool,
 }
 
-/// A point of each line: the last step of a stretch, and the means over the stretch.
+/// The mean of each line over a bin of steps.
 pub(super) struct Column {
     pub(super) step: u64,
-    /// Means, by line; `None` if the stretch has no value.
+    /// Mean of each line; `None` if the line has no value in the bin.
     pub(super) values: Vec<Option<f64>>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Plot<'a> {
     pub(super) marks: Vec<f64>,
 }
 
-/// Returns the mean of the finite values; `None` if there is none.
+/// Returns the mean of the finite values; `None` without finite values.
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values
         .filter(|value| value.is_finite())
@@ -44,7 +44,7 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl Plot<'_> {
-    /// Returns the figure; empty if there is no value.
+    /// Returns the chart as an HTML figure; empty without values.
     pub(super) fn draw(&self) -> String {
         let Some(frame) = self.frame() else { return String::new() };
         let mut out = self.open();
@@ -76,7 +76,7 @@ impl Plot<'_> {
         self.columns.iter().filter_map(move |column| column.values[index])
     }
 
-    /// Returns the frame; `None` if there is no value.
+    /// Returns the plot area and the values at its edges; `None` without values.
     fn frame(&self) -> Option<Frame> {
         let values = || self.columns.iter().flat_map(|column| column.values.iter().flatten().copied());
         let least = values().reduce(f64::min)?;
@@ -99,7 +99,7 @@ impl Plot<'_> {
         })
     }
 
-    /// Starts the figure: title, key, and the SVG with its description.
+    /// Starts the figure: title, legend, and the SVG with its description.
     fn open(&self) -> String {
         let end = |wins: fn(f64, f64) -> f64| self.values(0).reduce(wins).map(|value| significant(value, 4));
         let range = match (end(f64::min), end(f64::max)) {
@@ -148,7 +148,7 @@ impl Plot<'_> {
             let _ = write!(out, "<path class=\"line {class}\" d=\"{}\"/>", line(points));
             return;
         }
-        // A thin line connects the dots, also over gaps.
+        // A thin line connects the dots, across gaps too.
         let path = line(points.clone().flatten().map(Some));
         let _ = write!(out, "<path class=\"line thin {class}\" d=\"{path}\"/>");
         for (x, y) in points.flatten() {

@@ -10,7 +10,7 @@ use crate::units::{bytes, grouped};
 
 const COLUMNS: [&str; 4] = ["allocated", "reserved", "peak allocated", "peak reserved"];
 
-/// Returns the table of ranks with four figures each; ranks with equal figures share a row.
+/// Returns a table with four memory figures per rank; ranks with equal figures share a row.
 pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
     if ranks.is_empty() {
         return None;

@@ -1,8 +1,8 @@
 //! A section of the page.
 
-/// A section, with its link in the page's navigation.
+/// A section of the page, with a link in the navigation.
 pub(super) struct Section {
-    /// Target of links to the section.
+    /// The HTML id, target of links to the section.
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     /// Content, as HTML.

@@ -7,7 +7,7 @@ use crate::svg::escape;
 const COLUMNS: [&str; 8] =
     ["started (UTC)", "ended as", "steps", "grid", "throughput", "peak allocated", "wall time", "host"];
 
-/// Returns the table of the processes that trained the run, first to last.
+/// Returns a table of the processes that trained the run, in order.
 pub(super) fn section(sessions: &[SessionRow]) -> Option<Section> {
     if sessions.is_empty() {
         return None;

@@ -16,7 +16,7 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = WIDTH - 18.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = HEIGHT - 58.0;
-/// Number of columns of the drawing.
+/// Maximum number of columns of the drawing.
 const COLUMNS: usize = 900;
 
 /// Draws the memory of `rank` over the step of `trace`.
@@ -75,7 +75,7 @@ pub(super) fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
     out
 }
 
-/// Returns the categories that occur, with the maximum of each.
+/// Returns the categories that occur, each with its maximum bytes.
 fn shown(points: &[Point]) -> impl Iterator<Item = (Category, u64)> + '_ {
     let most = |category: Category| points.iter().map(|point| point.bytes.get(category)).max().unwrap_or(0);
     Category::ALL.into_iter().map(move |category| (category, most(category))).filter(|(_, most)| *most > 0)
@@ -104,7 +104,7 @@ fn legend(full: &Curve, rank: &RankMemory) -> String {
     out
 }
 
-/// Draws a strip of phases below the plot, and one of micro-batches if there are several.
+/// Draws a strip of phases below the plot, and a strip of micro-batches if there are several.
 fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     const PHASES: [&str; 5] = ["inputs", "forward", "backward", "reduce", "optimizer"];
     let batches = spans.iter().filter_map(|span| span.micro_batch).max().unwrap_or(0);
@@ -152,7 +152,7 @@ fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     }
 }
 
-/// Draws an area for each category, on top of the previous ones.
+/// Draws an area for each category, stacked on the previous ones.
 fn areas(out: &mut String, frame: Frame, points: &[Point]) {
     let mut below = vec![0_u64; points.len()];
     for (category, _) in shown(points) {
@@ -177,7 +177,7 @@ fn areas(out: &mut String, frame: Frame, points: &[Point]) {
     }
 }
 
-/// Draws the line through `points`: the number of events before each point, and bytes.
+/// Draws a line through `points`, pairs of an event index and bytes.
 fn outline(out: &mut String, frame: Frame, class: &str, points: impl Iterator<Item = (usize, u64)>) {
     let at = |(events, height): (usize, u64)| (frame.x(events as f64), frame.y(height as f64));
     let path = steps(&points.map(at).collect::<Vec<_>>());

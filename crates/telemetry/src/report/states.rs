@@ -1,4 +1,4 @@
-//! The state diagram of a step's memory: a box for each phase, an arrow for each transition.
+//! A state diagram of a step's memory: a box for each phase, an arrow for each transition.
 
 use std::fmt::Write;
 
@@ -11,42 +11,42 @@ use crate::units::{bytes, grouped};
 const WIDTH: f64 = 1120.0;
 const MARGIN: f64 = 10.0;
 const TOP: f64 = 14.0;
-/// Height of a box.
+/// Height of a box, in pixels.
 const HEIGHT: f64 = 92.0;
-/// Greatest width of a box.
+/// Maximum width of a box, in pixels.
 const WIDEST: f64 = 168.0;
-/// Space between boxes, for the bytes at a transition.
+/// Pixels between boxes, in which the bytes at a transition are written.
 const GAP: f64 = 64.0;
-/// Distance between the lines of transitions that are drawn below the boxes.
+/// Pixels between the lines of transitions below the boxes.
 const LEVEL: f64 = 30.0;
 
-/// Positions of the boxes: that of the time between steps, then those of the phases.
+/// Horizontal positions of the boxes. The first box is the time between steps; phases follow.
 struct Layout {
     count: usize,
     width: f64,
 }
 
 impl Layout {
-    fn of(states: &StepStates) -> Self {
+    fn for_states(states: &StepStates) -> Self {
         let count = states.phases.len() + 1;
         let free = WIDTH - 2.0 * MARGIN - GAP * (count - 1) as f64;
         Layout { count, width: (free / count as f64).min(WIDEST) }
     }
 
-    /// Pixels from the left to the box at `index`.
+    /// Returns the x coordinate of the box at `index`, in pixels.
     fn left(&self, index: usize) -> f64 {
         let all = self.count as f64 * (self.width + GAP) - GAP;
         (WIDTH - all) / 2.0 + index as f64 * (self.width + GAP)
     }
 }
 
-/// Draws the states of the step of `trace`; `None` if it has no phases.
+/// Draws the memory states of the traced step; `None` if it has no phases.
 pub(super) fn drawing(trace: &StepTrace) -> Option<String> {
     let states = trace.states();
     if states.phases.is_empty() {
         return None;
     }
-    let layout = Layout::of(&states);
+    let layout = Layout::for_states(&states);
     let box_of = |state: Option<usize>| state.map_or(0, |phase| phase + 1);
     let ends = |transition: &Transition| (box_of(transition.from), box_of(transition.to));
     let (straight, mut below): (Vec<&Transition>, Vec<&Transition>) =
@@ -54,7 +54,7 @@ pub(super) fn drawing(trace: &StepTrace) -> Option<String> {
             let (from, to) = ends(transition);
             to == from + 1
         });
-    // Short ones lie above long ones, so that few lines cross.
+    // Short transitions are drawn above long ones, so that few lines cross.
     below.sort_by_key(|transition| {
         let (from, to) = ends(transition);
         from.abs_diff(to)
@@ -80,7 +80,7 @@ pub(super) fn drawing(trace: &StepTrace) -> Option<String> {
     Some(out)
 }
 
-/// Formats the bytes at a transition, with the number of times if there are several.
+/// Formats the bytes at a transition, and the number of times if it occurs repeatedly.
 fn label(transition: &Transition) -> String {
     let Transition { times, least, most, .. } = *transition;
     let range = if least == most { bytes(most) } else { format!("{} – {}", bytes(least), bytes(most)) };
@@ -117,11 +117,11 @@ fn arrow(out: &mut String, layout: &Layout, from: usize, transition: &Transition
     *out += "</g>";
 }
 
-/// Draws a transition to another box than the next, below the boxes.
-fn bow(out: &mut String, layout: &Layout, (from, to): (usize, usize), level: usize, of: &Transition) {
+/// Draws a transition to any other box, below the boxes.
+fn bow(out: &mut String, layout: &Layout, (from, to): (usize, usize), level: usize, transition: &Transition) {
     let bottom = TOP + HEIGHT;
     let y = bottom + 20.0 + LEVEL * level as f64;
-    // Transitions leave a box in its right half and enter one in its left half, each at a point of its own.
+    // Transitions leave a box in its right half and enter a box in its left half, each at its own point.
     let aside = (10.0 + 9.0 * level as f64).min(layout.width / 2.0 - 6.0);
     let center = |index: usize| layout.left(index) + layout.width / 2.0;
     let start = center(from) + aside;
@@ -131,15 +131,15 @@ fn bow(out: &mut String, layout: &Layout, (from, to): (usize, usize), level: usi
         "<g><title>{}</title><path class=\"way\" d=\"M{start:.1} {bottom:.1}V{y:.1}H{end:.1}V{:.1}\"/>\
          <path class=\"tip\" d=\"M{end:.1} {bottom:.1}l-4 7h8z\"/>\
          <text class=\"tick way-name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text></g>",
-        exact(of),
+        exact(transition),
         bottom + 6.0,
         f64::midpoint(start, end),
         y + 4.0,
-        label(of)
+        label(transition)
     );
 }
 
-/// Describes a transition's exact bytes.
+/// Formats a transition's exact bytes and number of occurrences.
 fn exact(transition: &Transition) -> String {
     let Transition { times, least, most, .. } = *transition;
     let range =
@@ -151,15 +151,15 @@ fn boxes(out: &mut String, layout: &Layout, states: &StepStates) {
     let most = states.phases.iter().map(|state| state.peak.bytes.total()).max().unwrap_or(0);
     let between = [format!("before {}", bytes(states.before)), format!("after {}", bytes(states.after))];
     state(out, layout, 0, ("between steps", between));
-    for (index, of) in states.phases.iter().enumerate() {
-        let PhaseState { phase, visits, peak, .. } = of;
+    for (index, visited) in states.phases.iter().enumerate() {
+        let PhaseState { phase, visits, peak, .. } = visited;
         let visits = if *visits == 1 { "once".to_owned() } else { format!("{visits} times") };
         state(out, layout, index + 1, (phase, [format!("peak {}", bytes(peak.bytes.total())), visits]));
         bar(out, layout, index + 1, peak, most);
     }
 }
 
-/// Draws a box with its name and two lines.
+/// Draws a box: a phase's name and two lines of text.
 fn state(out: &mut String, layout: &Layout, index: usize, (name, lines): (&str, [String; 2])) {
     let x = layout.left(index);
     let width = layout.width;
@@ -180,12 +180,12 @@ fn state(out: &mut String, layout: &Layout, index: usize, (name, lines): (&str, 
     }
 }
 
-/// Draws the bytes at a phase's peak by category, in proportion to the step's peak.
+/// Draws the bytes at a phase's peak by category, scaled to the step's peak.
 fn bar(out: &mut String, layout: &Layout, index: usize, peak: &Point, most: u64) {
     let scale = (layout.width - 20.0) / most.max(1) as f64;
     let mut x = layout.left(index) + 10.0;
-    for (category, of) in peak.bytes.iter().filter(|(_, of)| *of > 0) {
-        let width = of as f64 * scale;
+    for (category, bytes) in peak.bytes.iter().filter(|(_, bytes)| *bytes > 0) {
+        let width = bytes as f64 * scale;
         let _ = write!(
             out,
             "<rect class=\"part {}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"12\">\
@@ -193,17 +193,19 @@ fn bar(out: &mut String, layout: &Layout, index: usize, peak: &Point, most: u64)
             category.name(),
             TOP + 70.0,
             words(category),
-            grouped(of)
+            grouped(bytes)
         );
         x += width;
     }
 }
 
-/// Writes the figures of all phases as a table.
+/// Writes the values of all phases as a table.
 fn table(out: &mut String, states: &StepStates) {
     let shown = |sums: &CategoryBytes| -> Vec<String> {
-        let parts = sums.iter().filter(|(_, of)| *of > 0);
-        parts.map(|(category, of)| format!("{} {}", words(category), bytes(of))).collect()
+        let parts = sums.iter().filter(|(_, category_bytes)| *category_bytes > 0);
+        parts
+            .map(|(category, category_bytes)| format!("{} {}", words(category), bytes(category_bytes)))
+            .collect()
     };
     *out += "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>phase</th><th class=\"number\">\
              entered</th><th class=\"number\">bytes before</th><th class=\"number\">peak</th>\

@@ -8,7 +8,7 @@ use super::*;
 use crate::expert_loads::ExpertLoads;
 use crate::step_trace::{MICRO_BATCH, RunPart};
 
-/// Returns a step of two micro-batches, whose second activation has `second` bytes.
+/// Returns the trace of a step of two micro-batches; the second activation has `second` bytes.
 fn trace(second: u64) -> StepTrace {
     let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default()).unwrap();
     let module = allocator.intern("h.3.<mlp>");
@@ -74,7 +74,7 @@ fn page(ranks: Vec<RankMemory>) -> String {
     report.to_html()
 }
 
-/// Parses the JSON beside every chart.
+/// Parses the JSON of every chart on the page.
 fn hovers(page: &str) -> Vec<serde_json::Value> {
     let parts = page.split("<script type=\"application/json\">").skip(1);
     parts.map(|part| serde_json::from_str(part.split("</script>").next().unwrap()).unwrap()).collect()

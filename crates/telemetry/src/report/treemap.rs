@@ -10,7 +10,7 @@ pub(super) struct Area {
 }
 
 /// Divides `area` in proportion to `weights`, which must be in descending order. Returns an area for each
-/// weight; none if their sum is 0.
+/// weight; empty if they sum to 0.
 pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
     let total: f64 = weights.iter().sum();
     let mut areas = Vec::with_capacity(weights.len());
@@ -30,7 +30,7 @@ pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
     areas
 }
 
-/// Returns the number of weights in the next row along `side`: one more would worsen the worst aspect ratio.
+/// Returns the number of weights in the next row along `side`. One more would worsen the worst aspect ratio.
 fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
     let mut sum = 0.0;
     let mut worst = f64::INFINITY;
@@ -50,7 +50,7 @@ fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
     weights.len()
 }
 
-/// Lays out a row along the shorter side of `free`, and returns the rest of `free`.
+/// Lays out a row along the shorter side of `free`. Returns the remaining area.
 fn index(row: &[f64], scale: f64, free: Area, areas: &mut Vec<Area>) -> Area {
     let sum: f64 = row.iter().sum::<f64>() * scale;
     let Area { x, y, width, height } = free;

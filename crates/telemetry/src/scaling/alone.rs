@@ -1,10 +1,10 @@
-//! The baseline: devices that compute without communication, all at the same time.
+//! The baseline: devices that compute at the same time without communication.
 
 use super::rounds::Rounds;
 use super::series::{Series, setting};
 use super::{Scaling, ScalingRun};
 
-/// All baselines among some runs.
+/// All baselines among a set of runs.
 #[derive(Clone, Debug)]
 pub(super) struct Alone<'a>(Vec<Rounds<'a>>);
 
@@ -18,7 +18,7 @@ impl<'a> Alone<'a> {
             };
             match all.iter_mut().find(same) {
                 Some(there) => there.add(run),
-                None => all.push(Rounds::of(run)),
+                None => all.push(Rounds::from_run(run)),
             }
         }
         Alone(all)
@@ -32,9 +32,9 @@ impl<'a> Alone<'a> {
         &self.0
     }
 
-    /// Throughput of `run` relative to the same devices alone with the same work; `None` if that was not
-    /// measured or the run does not name its devices. Uses the smallest baseline that begins with these
-    /// devices.
+    /// Returns the throughput of `run` relative to the same devices working alone on the same batch per rank.
+    /// Uses the smallest baseline that begins with these devices; `None` if there is none or the run does not
+    /// name its devices.
     pub(super) fn against(&self, run: &ScalingRun) -> Option<f64> {
         if devices(run).any(|(_, device)| device.is_empty()) {
             return None;
@@ -47,20 +47,20 @@ impl<'a> Alone<'a> {
     }
 }
 
-/// Throughput per device of `alone` relative to a run of one rank on an otherwise idle host, if a series has
-/// such a run.
+/// Returns the throughput per device of `alone` relative to a single-rank run on an otherwise idle host;
+/// `None` if there is no such run.
 pub(super) fn against_one(alone: &ScalingRun, all: &[Series<'_>]) -> Option<f64> {
     let first = all.iter().filter_map(|series| series.runs.first());
     let one = first.copied().find(|run| run.ranks == 1 && same_work(run, alone))?;
     Some(alone.tokens_per_second() / alone.ranks as f64 / one.tokens_per_second())
 }
 
-/// Host and device of each rank, in rank order. Lines of older versions do not name the device.
+/// Returns the host and device of each rank, in rank order. Lines of older versions do not name the device.
 fn devices(run: &ScalingRun) -> impl Iterator<Item = (&str, &str)> {
     run.by_rank.iter().map(|rank| (rank.host.as_str(), rank.device.as_str()))
 }
 
-/// Returns whether the ranks of both runs have the same work.
+/// Returns whether the ranks of both runs have the same setting and batch per rank.
 fn same_work(run: &ScalingRun, other: &ScalingRun) -> bool {
     setting(run) == setting(other) && run.micro_batches_of_each() == other.micro_batches_of_each()
 }

@@ -1,4 +1,4 @@
-//! Plots of efficiency and peak memory over the number of ranks, each as a self-contained SVG.
+//! Plots of efficiency and peak memory over the number of ranks, as self-contained SVGs.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ const STYLE: &str = include_str!("plot.css");
 const WIDTH: f64 = 940.0;
 const HEIGHT: f64 = 470.0;
 const LEFT: f64 = 84.0;
-/// Right edge of the plot; labels follow.
+/// Right edge of the plot in pixels; labels follow.
 const RIGHT: f64 = 600.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 412.0;
@@ -67,8 +67,8 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
     plot.close(all.is_empty())
 }
 
-/// Plots peak memory over the number of ranks, on the rank with the most: a bar for each run, with allocated
-/// bytes in front of reserved ones.
+/// Plots peak memory over the number of ranks, on the rank with the most. Each run is a bar, with allocated
+/// bytes in front of reserved bytes.
 #[must_use]
 pub fn memory_plot(runs: &[ScalingRun]) -> String {
     let all = series(runs);
@@ -90,14 +90,14 @@ pub fn memory_plot(runs: &[ScalingRun]) -> String {
     plot.close(all.is_empty())
 }
 
-/// A line through one value of each run of a series.
+/// A line through one value of each run in a series.
 #[derive(Clone, Copy)]
 struct Curve<'a> {
     series: &'a Series<'a>,
     colour: &'static str,
-    /// Class in the style sheet.
+    /// CSS class.
     class: &'static str,
-    /// Returns the value of a run, if it has one.
+    /// Returns a run's value, if it has one.
     value: &'a dyn Fn(&ScalingRun) -> Option<f64>,
     text: &'a dyn Fn(f64) -> String,
 }
@@ -142,7 +142,7 @@ impl Plot {
         Plot { page, ranks, inset: 36.0, least, most, labels: Vec::new() }
     }
 
-    /// Returns the pixels from the left to a number of ranks, on a logarithmic scale.
+    /// Returns the x coordinate of a number of ranks on a logarithmic scale, in pixels.
     fn x(&self, ranks: usize) -> f64 {
         let log = |ranks: usize| (ranks.max(1) as f64).log2();
         let (Some(first), Some(last)) = (self.ranks.first(), self.ranks.last()) else { return LEFT };
@@ -154,12 +154,12 @@ impl Plot {
         }
     }
 
-    /// Returns the pixels from the top to a value.
+    /// Returns the y coordinate of a value, in pixels.
     fn y(&self, value: f64) -> f64 {
         BOTTOM - (BOTTOM - TOP) * (value - self.least) / (self.most - self.least)
     }
 
-    /// Draws grid lines, the axis and its labels.
+    /// Draws grid lines, the axes and their labels.
     fn grid(&mut self, lines: &[(f64, String)]) {
         for (value, text) in lines {
             let y = self.y(*value);
@@ -202,7 +202,7 @@ impl Plot {
         );
     }
 
-    /// Draws a line with a point for each run that has a value, and a label at the end.
+    /// Draws a line with a point for each run that has a value, and a label at its end.
     fn curve(&mut self, curve: &Curve<'_>) {
         let Curve { series, colour, class, value, text } = *curve;
         let values = series.runs.iter().filter_map(|run| Some((*run, value(run)?)));
@@ -227,7 +227,7 @@ impl Plot {
         self.labels.push(Label { end, y: *end_y, colour, name, value });
     }
 
-    /// Draws the bars of series `index` of `count`, beside the bars of the others.
+    /// Draws the bars of series `index` of `count`, beside the other series' bars.
     fn bars(&mut self, series: &Series<'_>, colour: &str, (index, count): (usize, usize)) {
         let closest = self.ranks.windows(2).map(|pair| self.x(pair[1]) - self.x(pair[0]));
         let width = (0.8 * closest.fold(140.0, f64::min) / count as f64).min(24.0);

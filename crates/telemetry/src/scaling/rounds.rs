@@ -1,8 +1,8 @@
-//! Rounds of a run that is measured several times.
+//! Repeated measurements of one run.
 
 use super::ScalingRun;
 
-/// All rounds of a run, at least one.
+/// All rounds of a run; at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds<'a> {
     median: &'a ScalingRun,
@@ -11,12 +11,12 @@ pub(super) struct Rounds<'a> {
 }
 
 impl<'a> Rounds<'a> {
-    pub(super) fn of(run: &'a ScalingRun) -> Self {
+    pub(super) fn from_run(run: &'a ScalingRun) -> Self {
         Rounds { median: run, all: vec![run] }
     }
 
-    /// Adds a round of the same run. It replaces equal and later rounds, because a run that is measured again
-    /// replaces its earlier measurement.
+    /// Adds a round of the same run. It replaces equal and later rounds, because measuring a run again
+    /// discards its earlier measurement.
     pub(super) fn add(&mut self, run: &'a ScalingRun) {
         self.all.retain(|other| other.round < run.round);
         self.all.push(run);
@@ -26,7 +26,7 @@ impl<'a> Rounds<'a> {
         self.median = sorted[(sorted.len() - 1) / 2];
     }
 
-    /// The round with the median throughput.
+    /// Returns the round with the median throughput.
     pub(super) fn median(&self) -> &'a ScalingRun {
         self.median
     }
@@ -35,7 +35,7 @@ impl<'a> Rounds<'a> {
         &self.all
     }
 
-    /// Throughput of the fastest round relative to the slowest, minus 1.
+    /// Returns the throughput of the fastest round relative to the slowest, minus 1.
     pub(super) fn spread(&self) -> f64 {
         let speeds = self.all.iter().map(|run| run.tokens_per_second());
         let (least, most) =

@@ -3,7 +3,7 @@
 use super::rounds::Rounds;
 use super::{Scaling, ScalingRun};
 
-/// Runs with ascending numbers of ranks, each number once.
+/// Runs in ascending order of their numbers of ranks, each number once.
 #[derive(Clone, Debug)]
 pub(super) struct Series<'a> {
     /// The median round of each run.
@@ -19,7 +19,7 @@ pub(super) fn setting(run: &ScalingRun) -> Setting<'_> {
     (&run.model, &run.device, &run.device_model, &run.precision, run.micro_batch, &run.ranks_are)
 }
 
-/// Returns the series among `runs`, in the order of their first runs.
+/// Groups `runs` into series, in the order of their first runs.
 pub(super) fn series<'a>(runs: &'a [ScalingRun]) -> Vec<Series<'a>> {
     let mut all: Vec<Vec<Rounds<'a>>> = Vec::new();
     for run in runs.iter().filter(|run| run.scaling != Scaling::Alone) {
@@ -33,18 +33,19 @@ pub(super) fn series<'a>(runs: &'a [ScalingRun]) -> Vec<Series<'a>> {
             setting(other) == setting(run) && kind(other) == kind(run) && batch(other) == batch(run)
         };
         match all.iter_mut().find(|rounds| same(rounds[0].median())) {
-            None => all.push(vec![Rounds::of(run)]),
+            None => all.push(vec![Rounds::from_run(run)]),
             Some(rounds) => {
                 let index = rounds.partition_point(|other| other.median().ranks < run.ranks);
                 match rounds.get_mut(index).filter(|there| there.median().ranks == run.ranks) {
                     Some(there) => there.add(run),
-                    None => rounds.insert(index, Rounds::of(run)),
+                    None => rounds.insert(index, Rounds::from_run(run)),
                 }
             }
         }
     }
-    let of = |rounds: Vec<Rounds<'a>>| Series { runs: rounds.iter().map(Rounds::median).collect(), rounds };
-    all.into_iter().map(of).collect()
+    let to_series =
+        |rounds: Vec<Rounds<'a>>| Series { runs: rounds.iter().map(Rounds::median).collect(), rounds };
+    all.into_iter().map(to_series).collect()
 }
 
 /// Returns whether all runs have the same setting.
@@ -52,24 +53,24 @@ pub(super) fn alike(runs: &[ScalingRun]) -> bool {
     runs.iter().all(|run| setting(run) == setting(&runs[0]))
 }
 
-/// Describes the setting of a run: model, dtype, micro-batch size, device.
+/// Formats a run's setting: model, dtype, micro-batch size, device.
 pub(super) fn describe(run: &ScalingRun) -> String {
     format!("{}, {}, micro-batch {} on {}", run.model, run.precision, run.micro_batch, run.device_model)
 }
 
 impl Series<'_> {
-    /// Name of the series among those of the same setting.
+    /// Returns the name of the series, unique among series of the same setting.
     pub(super) fn name(&self) -> String {
         name(self.runs[0])
     }
 
-    /// Throughput per rank of `run` relative to the series' smallest number of ranks.
+    /// Returns the throughput per rank of `run` relative to the series' smallest number of ranks.
     pub(super) fn efficiency(&self, run: &ScalingRun) -> f64 {
         let each = |run: &ScalingRun| run.tokens_per_second() / run.ranks as f64;
         each(run) / each(self.runs[0])
     }
 
-    /// Number of ranks that the efficiency is relative to.
+    /// Returns the number of ranks that efficiency is relative to.
     pub(super) fn base_ranks(&self) -> usize {
         self.runs[0].ranks
     }
@@ -79,7 +80,7 @@ pub(super) fn name(run: &ScalingRun) -> String {
     format!("{}, {}", run.scaling.name(), how(run))
 }
 
-/// Returns the reduction of gradients, as printed.
+/// Returns the reduction of gradients, as printed in tables.
 pub(super) fn how(run: &ScalingRun) -> String {
     match run.scaling {
         Scaling::Alone => "–".to_owned(),

@@ -1,4 +1,4 @@
-//! The table of runs, with remarks below it.
+//! A table of runs, with remarks below it.
 
 use std::fmt::Write;
 
@@ -30,9 +30,9 @@ const TITLES: [&str; 10] = [
 
 /// Returns a table with a row for each run: throughput, efficiency, the median step, exposed communication
 /// and its fraction of the step, and the peaks of the rank with the most. If devices were measured alone, a
-/// column gives the throughput relative to that. Remarks below the table give peaks that differ between
-/// ranks, the fastest and slowest device alone, the spread of rounds, and whether a strong series' runs have
-/// the same loss.
+/// column has the throughput relative to that baseline. Remarks below the table list peaks that differ
+/// between ranks, the fastest and slowest device alone, the spread of rounds, and whether a strong series'
+/// runs have the same loss.
 pub fn scaling_table(runs: &[ScalingRun]) -> String {
     let Some(first) = runs.first() else { return "no runs\n".to_owned() };
     let all = series(runs);
@@ -127,7 +127,7 @@ fn row(run: &ScalingRun, efficiency: Option<f64>) -> Vec<String> {
     ]
 }
 
-/// Returns the figures of the fastest and the slowest of several ranks; `None` for one rank.
+/// Returns the fastest and the slowest of several ranks; `None` for one rank.
 fn fastest_and_slowest(run: &ScalingRun) -> Option<(&RankFigures, &RankFigures)> {
     let by_step = |a: &&RankFigures, b: &&RankFigures| a.step_seconds.total_cmp(&b.step_seconds);
     let fastest = run.by_rank.iter().min_by(by_step)?;
@@ -135,8 +135,8 @@ fn fastest_and_slowest(run: &ScalingRun) -> Option<(&RankFigures, &RankFigures)>
     (run.ranks > 1).then_some((fastest, slowest))
 }
 
-/// Compares the fastest and the slowest device, and states the best throughput for ranks that wait for each
-/// other.
+/// Compares the fastest and the slowest device, and states the best possible throughput of ranks that wait
+/// for each other.
 fn imbalance(run: &ScalingRun) -> String {
     let Some((fastest, slowest)) = fastest_and_slowest(run) else { return String::new() };
     let each: Vec<f64> = run.tokens_per_second_of_each().collect();
@@ -158,7 +158,7 @@ fn imbalance(run: &ScalingRun) -> String {
     )
 }
 
-/// Returns the spread of rounds of the run whose rounds differ most.
+/// Reports the spread of rounds of the run whose rounds differ most.
 fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
     let several = || {
         let rounds = all.iter().flat_map(|series| &series.rounds).chain(alone.all());
@@ -210,7 +210,7 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
     text
 }
 
-/// States the number of ranks that efficiency is relative to, unless it is one, and whether the losses are
+/// States which number of ranks efficiency is relative to, unless it is one, and whether the losses are
 /// bit-identical.
 fn remarks(series: &Series<'_>) -> String {
     let mut text = String::new();

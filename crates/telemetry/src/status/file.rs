@@ -1,4 +1,4 @@
-//! The file of a rank's status, rewritten in place by a thread of its own: no step waits for a disk.
+//! The file of a rank's status, rewritten in place on its own thread so that no step waits for a disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::Result;
@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use system::{output, threads};
 
-/// Longest time that the end of a rank waits for the disk of its status.
+/// Maximum time to wait for the status file's disk when a rank ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A file of constant size that has the latest text; earlier texts that were not written yet are passed over.
+/// A file of constant size that holds the latest text. Texts that are replaced before they are written are
+/// skipped.
 #[derive(Debug)]
 pub(super) struct StatusFile(Arc<Shared>);
 
@@ -26,15 +27,15 @@ struct Shared {
 struct Latest {
     text: Option<Vec<u8>>,
     is_writing: bool,
-    /// No further text comes.
+    /// Whether no further text will follow.
     is_over: bool,
 }
 
 impl StatusFile {
-    /// Creates the file with its first text, and starts the thread.
+    /// Creates the file with its first text, and starts the writer thread.
     ///
     /// # Errors
-    /// The system's; a link, or something that is no file.
+    /// The file cannot be created or written, or the path is a link or not a regular file.
     pub(super) fn create(path: &Path, first: Vec<u8>) -> Result<Self> {
         let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true))?;
         file.write_all_at(&first, 0)?;
@@ -44,23 +45,23 @@ impl StatusFile {
         Ok(StatusFile(shared))
     }
 
-    /// Requests a rewrite of the file with `text`, which has the size of the first.
+    /// Requests that the file be rewritten with `text`, which must have the size of the first.
     pub(super) fn write(&self, text: Vec<u8>) {
         self.0.latest().text = Some(text);
         self.0.changed.notify_all();
     }
 
-    /// Waits until the latest text is in the file; not for ever, where a disk does not answer.
+    /// Waits until the latest text is in the file, up to a time limit.
     pub(super) fn finish(&self) {
         let pending = |latest: &mut Latest| latest.text.is_some() || latest.is_writing;
-        // What is late is lost with the process.
+        // A late text is lost with the process.
         let _ = self.0.changed.wait_timeout_while(self.0.latest(), PATIENCE, pending);
     }
 }
 
 impl Drop for StatusFile {
     fn drop(&mut self) {
-        // Whoever asks why this rank has ended reads its last text.
+        // Users who ask why this rank ended read its last text.
         self.finish();
         self.0.latest().is_over = true;
         self.0.changed.notify_all();

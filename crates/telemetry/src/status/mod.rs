@@ -1,7 +1,7 @@
 //! The status file of a rank, `logs/rank-N.status` in the run directory: the rank's last known activity.
 //!
-//! A killed rank reports nothing, so the other ranks and users read its last activity here. The file is one
-//! short text that is rewritten in place at every step and every call, by a thread of its own.
+//! A killed rank reports nothing, so other ranks and users read its last activity here. The file is one short
+//! text, rewritten in place at every step and every collective call by its own thread.
 
 mod file;
 
@@ -17,7 +17,7 @@ use system::input;
 use crate::host_name;
 use file::StatusFile;
 
-/// Size of the file in bytes: constant, so that a shorter text leaves nothing of a longer one.
+/// Size of the file in bytes, constant so that a shorter text leaves no remains of a longer one.
 const BYTES: usize = 1024;
 
 system::names! {
@@ -52,7 +52,7 @@ pub struct Record {
     pub call: String,
     /// The time at which the file was last written, since 1970.
     pub seen: Duration,
-    /// Bytes allocated and reserved, and the peaks of both, at the start of the step.
+    /// Bytes allocated and reserved at the start of the step, then the peaks of both.
     pub memory: [u64; 4],
 }
 
@@ -74,10 +74,10 @@ impl Record {
         }
     }
 
-    /// The text of the file, padded to its constant size.
+    /// Returns the text of the file, padded to its constant size.
     fn bytes(&self) -> Vec<u8> {
         let mut text = self.text().into_bytes();
-        // Only the host's name could make it as long as that.
+        // Only an overlong host name could exceed the size.
         text.resize(BYTES - 1, b' ');
         text.push(b'\n');
         text
@@ -121,18 +121,18 @@ impl Record {
         })
     }
 
-    /// Reads the file of a rank; `None` if it is missing or cannot be parsed.
+    /// Reads a rank's status file; `None` if it is missing or cannot be parsed.
     pub fn read(logs: &Path, rank: usize) -> Option<Self> {
         Self::parse(&input::read_text(&path(logs, rank), BYTES as u64).ok()?)
     }
 
-    /// The time since the file was last written.
+    /// Returns the time since the file was last written.
     pub fn age(&self) -> Duration {
         now().saturating_sub(self.seen)
     }
 }
 
-/// Path of a rank's status file.
+/// Returns the path of a rank's status file.
 pub fn path(logs: &Path, rank: usize) -> PathBuf {
     logs.join(format!("rank-{rank}.status"))
 }
@@ -141,18 +141,18 @@ fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A rank's own status, and its file. Clones share both.
+/// A rank's own status and its file. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Status(Option<Rc<(StatusFile, RefCell<Record>)>>);
 
 impl Status {
-    /// A status without a file, for a dry run.
+    /// Returns a status without a file, for a dry run.
     pub fn none() -> Self {
         Status(None)
     }
 
-    /// Creates the file for a rank with these stages. If it cannot be created, this is logged once and the
-    /// rank goes on without it.
+    /// Creates the file of a rank with these stages. A failure is logged once; the rank then continues
+    /// without a file.
     pub fn create(logs: &Path, rank: usize, stage: &str) -> Self {
         let path = path(logs, rank);
         let record = Record::new(rank, stage);
@@ -175,7 +175,7 @@ impl Status {
         file.write(record.bytes());
     }
 
-    /// Records that step `step`, counted from 0, begins with this memory.
+    /// Records that step `step` (from 0) begins with this memory.
     pub fn step(&self, step: u64, memory: impl FnOnce() -> Statistics) {
         self.change(|record| {
             let memory = memory();
@@ -185,7 +185,7 @@ impl Status {
         });
     }
 
-    /// Makes `communicator` record every call.
+    /// Makes `communicator` record each call in this status.
     pub fn observe(&self, communicator: &mut Communicator) {
         if let Some(observer) = self.observer() {
             communicator.control.observe(observer.clone());
@@ -200,7 +200,7 @@ impl Status {
         self.0.is_some().then(|| Observer::new(note))
     }
 
-    /// Records that the rank ends, and waits until the file says so.
+    /// Records the final state, and waits until it is written.
     pub fn end(&self, state: State) {
         self.change(|record| record.state = state);
         if let Some(shared) = &self.0 {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MICRO_BATCH, Owner, STAGE, StepTrace, TraceEvent};
 
-/// Bytes after a number of events.
+/// Memory after some number of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
     /// Number of events; 0 for the start of the trace.
@@ -16,16 +16,16 @@ pub struct Point {
     pub reserved: u64,
 }
 
-/// Consecutive events of one phase.
+/// Consecutive events in one phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Number of events before the first one.
+    /// Number of events before the span.
     pub from: usize,
-    /// Number of events up to and including the last one; more than `from`.
+    /// Number of events up to the span's end; more than `from`.
     pub to: usize,
-    /// Name of the phase; for parts without phases, the name of the part.
+    /// Name of the phase; in parts of a run without phases, the name of the part.
     pub phase: String,
-    /// Micro-batch, by its number in the rank's step.
+    /// Index of the micro-batch in the rank's step.
     pub micro_batch: Option<u64>,
     /// Pipeline stage, unless it is the first.
     pub stage: Option<u64>,
@@ -36,7 +36,7 @@ pub struct Span {
 pub struct Curve {
     /// Points in the order of events; the first is the start.
     pub points: Vec<Point>,
-    /// Phases that have events, in order.
+    /// Phases that contain events, in order.
     pub spans: Vec<Span>,
 }
 
@@ -55,7 +55,7 @@ pub struct Peak {
     pub stage: Option<u64>,
     /// Owner of the allocation that reached the peak; `None` at the start.
     pub owner: Option<Owner>,
-    /// Bytes requested by that allocation.
+    /// Bytes requested by the allocation that reached the peak; 0 at the start.
     pub requested: u64,
 }
 
@@ -89,7 +89,7 @@ impl StepTrace {
         Curve { points, spans: self.spans() }
     }
 
-    /// Returns the phases that have events, in order.
+    /// Returns the phases that contain events, in order.
     #[must_use]
     pub fn spans(&self) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
@@ -147,8 +147,8 @@ impl StepTrace {
 }
 
 impl Curve {
-    /// Reduces the curve to about `count` points for a drawing with that many columns: both ends, and the
-    /// highest point of each stretch of equal length.
+    /// Reduces the curve to about `count` points for drawing: both ends, and the highest point of each
+    /// interval of equal length.
     #[must_use]
     pub fn thinned(&self, count: usize) -> Curve {
         let length = self.points.len().div_ceil(count.max(1)).max(1);

@@ -14,20 +14,20 @@ use crate::units::bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// An allocation that the plan does not have.
+    /// An allocation that is not in the plan.
     Extra,
     /// A planned allocation that was not made.
     Missing,
-    /// An allocation of another size.
+    /// An allocation of a different size than planned.
     Resized,
-    /// A block that is freed at this point in the plan but kept in the run.
+    /// A block that the plan frees at this point and the run keeps.
     #[serde(rename = "kept")]
     Unfreed,
     /// A block that is freed earlier than planned.
     Early,
     /// Allocations in a different order.
     Moved,
-    /// Different calls to the driver for equal blocks.
+    /// Different driver calls for equal blocks.
     Driver,
 }
 
@@ -45,11 +45,11 @@ pub struct Difference {
     pub planned_bytes: Option<u64>,
     /// Number of events of the measured step before the difference.
     pub events: usize,
-    /// Phase of the step.
+    /// Phase of the step in which the difference occurs.
     pub phase: String,
 }
 
-/// An allocation or a free, identified without the number of its block.
+/// An allocation or a free, identified without a block number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step<'a> {
     Allocate(&'a Owner, u64),
@@ -57,8 +57,8 @@ enum Step<'a> {
 }
 
 impl StepTrace {
-    /// Returns the first allocation or free that differs from `planned`; if there is none, the first driver
-    /// call that differs; `None` for equal traces.
+    /// Returns the first allocation or free that differs from `planned`, else the first driver call that
+    /// differs; `None` for equal traces.
     #[must_use]
     pub fn difference(&self, planned: &StepTrace) -> Option<Difference> {
         let measured = self.steps();
@@ -111,7 +111,7 @@ impl StepTrace {
         Some((self.owners.get(block.owner)?, block.requested))
     }
 
-    /// Returns the allocations and frees, each with its index among the events.
+    /// Returns the allocations and frees, each with the index of its event.
     fn steps(&self) -> Vec<(usize, Step<'_>)> {
         let blocks = self.blocks();
         let step = |event: &TraceEvent| match *event {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Difference, LiveSet, RunPart};
 use crate::units::{bytes, grouped};
 
-/// Counters of an allocator that are compared with the plan.
+/// Allocator counters that are compared with the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Bytes of allocated blocks.
@@ -26,7 +26,7 @@ pub struct Figures {
 impl Figures {
     /// Reads the counters of an allocator that had made `before` allocations when the part began.
     #[must_use]
-    pub fn of(statistics: &Statistics, before: u64) -> Self {
+    pub fn from_statistics(statistics: &Statistics, before: u64) -> Self {
         Figures {
             allocated_bytes: statistics.allocated(),
             reserved_bytes: statistics.reserved(),
@@ -52,13 +52,13 @@ impl Figures {
 pub struct Divergence {
     /// The rank.
     pub rank: usize,
-    /// The part.
+    /// The part of the run.
     pub part: RunPart,
     /// Step of the part, from 1; 0 for the start.
     pub step: u64,
-    /// Counters after the part.
+    /// Measured counters after the part.
     pub measured: Figures,
-    /// Counters of the plan.
+    /// Planned counters after the part.
     pub planned: Figures,
     /// The first event that differs; `None` if the history does not reach back to the start of the part, or
     /// if only counters differ.
@@ -88,24 +88,24 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// Inputs, activations or their gradients that are alive after a part of a run, when its whole graph should
-/// be freed.
+/// Inputs, activations or activation gradients that are still alive after a part of a run, when its whole
+/// graph should be freed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlived {
     /// The rank.
     pub rank: usize,
-    /// The first such part.
+    /// The first part that left blocks behind.
     pub part: RunPart,
     /// Step of the part, from 1.
     pub step: u64,
-    /// Blocks that the part leaves behind, oldest first.
+    /// Blocks left behind by that part, oldest first.
     pub kept: LiveSet,
-    /// Number of such parts, including this one.
+    /// Number of parts that left blocks behind, including this one.
     pub parts: u64,
-    /// The latest such part's step.
+    /// Step of the latest part that left blocks behind.
     #[serde(default)]
     pub last_step: u64,
-    /// Bytes that each part since the first has left behind in addition, on average.
+    /// Mean number of additional bytes that each later part left behind.
     #[serde(default)]
     pub growth_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! The file with a rank's traces: gzipped JSON.
+//! The file of a rank's traces, as gzipped JSON.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub struct TracePair {
 }
 
 impl TracePair {
-    /// Pairs the traces; equal ones are stored once.
+    /// Pairs two traces; equal traces are stored once.
     #[must_use]
     pub fn new(measured: Option<StepTrace>, planned: Option<StepTrace>) -> Self {
         let is_planned = planned.is_some();
@@ -40,7 +40,7 @@ impl TracePair {
     }
 }
 
-/// The traces of one rank, stored as a file of the run directory.
+/// The traces of one rank, stored as a file in the run directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankTraces {
     /// The rank.
@@ -51,12 +51,12 @@ pub struct RankTraces {
     pub diverged: Option<TracePair>,
 }
 
-/// Largest size in bytes of a file, and of the JSON in it.
+/// Maximum size in bytes of a file, and of its unpacked JSON.
 const MOST_PACKED: u64 = 64 << 20;
 const MOST: u64 = 256 << 20;
 
 impl RankTraces {
-    /// Writes the file, completely or not at all.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let json = serde_json::to_vec(self).context(path, "write to it")?;
         let mut packer = GzEncoder::new(Vec::new(), Compression::default());
@@ -64,7 +64,7 @@ impl RankTraces {
         atomic_write(path, &packed)
     }
 
-    /// Reads a file that [`RankTraces::write`] wrote.
+    /// Reads a file written by [`RankTraces::write`].
     ///
     /// # Errors
     /// The file cannot be read or has other content.

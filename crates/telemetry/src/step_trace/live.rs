@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Owner, StepTrace, TraceEvent};
 use crate::units::bytes;
 
-/// Largest number of owners listed in a sentence; the others are counted.
+/// Maximum number of owners listed in a sentence; further ones are counted.
 const LISTED: usize = 3;
 
 /// The live blocks of one owner.
@@ -30,12 +30,13 @@ pub struct Holding {
 /// The live blocks of all owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveSet {
-    /// One holding for each owner, largest first unless the function that returns the set says otherwise.
+    /// One holding for each owner, largest first unless the function that returns the set documents another
+    /// order.
     pub holdings: Vec<Holding>,
 }
 
 impl StepTrace {
-    /// Returns the blocks alive after `events` events, or at the end if there are fewer.
+    /// Returns the blocks alive after `events` events; if there are fewer, at the end.
     #[must_use]
     pub fn live_after(&self, events: usize) -> LiveSet {
         let blocks = self.blocks();
@@ -57,7 +58,7 @@ impl StepTrace {
             holding.bytes += block.bytes;
             holding.since = holding.since.min(block.since);
         }
-        LiveSet::of(holdings.into_values().collect())
+        LiveSet::sorted_by_bytes(holdings.into_values().collect())
     }
 
     /// Returns the numbers of the blocks alive after `events` events, in ascending order.
@@ -79,7 +80,7 @@ impl StepTrace {
 }
 
 impl Owner {
-    /// Returns the owner's kind of memory and module: `activations of `h.3.mlp``.
+    /// Formats the owner's category and module: `activations of `h.3.mlp``.
     #[must_use]
     pub fn in_words(&self) -> String {
         let plural = match self.category {
@@ -102,13 +103,13 @@ impl Owner {
 }
 
 impl LiveSet {
-    /// Sorts holdings by descending bytes.
-    pub(super) fn of(mut holdings: Vec<Holding>) -> Self {
+    /// Creates a set with holdings sorted by descending bytes.
+    pub(super) fn sorted_by_bytes(mut holdings: Vec<Holding>) -> Self {
         holdings.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
         LiveSet { holdings }
     }
 
-    /// Bytes of all blocks, by category.
+    /// Returns the bytes of all blocks by category.
     #[must_use]
     pub fn by_category(&self) -> CategoryBytes {
         let mut sums = CategoryBytes::default();
@@ -118,13 +119,13 @@ impl LiveSet {
         sums
     }
 
-    /// Bytes of all blocks.
+    /// Returns the bytes of all blocks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.holdings.iter().map(|holding| holding.bytes).sum()
     }
 
-    /// Merges layers: numbers in module paths become `*`.
+    /// Merges layers: replaces numbers in module paths by `*`.
     #[must_use]
     pub fn without_layers(&self) -> LiveSet {
         self.merged(|owner| Owner { module: without_numbers(&owner.module), ..owner.clone() })
@@ -136,8 +137,7 @@ impl LiveSet {
         self.merged(|owner| Owner { operator: String::new(), stream: 0, ..owner.clone() })
     }
 
-    /// Returns the holdings in words, the largest first: `activations of `h.3.mlp` (12.00 MiB) and 3 more`.
-    /// Empty without holdings.
+    /// Lists the largest holdings: `activations of `h.3.mlp` (12.00 MiB) and 3 more`. Empty without holdings.
     #[must_use]
     pub fn in_words(&self) -> String {
         let all = self.by_owner().holdings;
@@ -175,11 +175,11 @@ impl LiveSet {
             sum.bytes += holding.bytes;
             sum.since = sum.since.min(holding.since);
         }
-        LiveSet::of(merged.into_values().collect())
+        LiveSet::sorted_by_bytes(merged.into_values().collect())
     }
 }
 
-/// Replaces numbers in a module path by `*`, so that the modules of all layers have the same path.
+/// Replaces numbers in a module path by `*`, so that all layers share their paths.
 pub(crate) fn without_numbers(path: &str) -> String {
     let part = |part: &str| {
         if part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty() { "*" } else { part }.to_owned()

@@ -1,9 +1,9 @@
 //! A trace of a training step: the blocks alive at its start, then every allocation and free with its owner
 //! and phase.
 //!
-//! A trace is read from the history of a run's or a plan's allocator ([`StepTrace::read`]). It gives the
-//! bytes by category over the step ([`StepTrace::curve`]), the peak ([`StepTrace::peak`]), the blocks alive
-//! at any event ([`StepTrace::live_after`]), and the first difference from another trace
+//! A trace is read from the allocator's history of a run or a plan ([`StepTrace::read`]). It yields the bytes
+//! by category over the step ([`StepTrace::curve`]), the peak ([`StepTrace::peak`]), the blocks alive at any
+//! event ([`StepTrace::live_after`]), and the first difference from another trace
 //! ([`StepTrace::difference`]).
 //!
 //! ```
@@ -48,14 +48,14 @@ pub(crate) use live::without_numbers;
 pub use live::{Holding, LiveSet};
 pub use states::{PhaseState, StepStates, Transition};
 
-/// Name of the mark at the start of a micro-batch; the mark's number is the micro-batch.
+/// Name of the mark at the start of a micro-batch, whose index is the mark's number.
 pub const MICRO_BATCH: &str = "micro_batch";
-/// Name of the mark at the start of a pipeline stage; the mark's number is the stage, which is 0 before any
+/// Name of the mark at the start of a pipeline stage, whose index is the mark's number. Stage 0 needs no
 /// mark.
 pub const STAGE: &str = "stage";
 
 system::names! {
-    /// A part of a run. The mark of its name at its start has the step as number.
+    /// A part of a run. A mark with its name begins it; the mark's number is the step.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum RunPart {
@@ -65,9 +65,9 @@ system::names! {
         Step = "step",
         /// The validation after a step.
         Validation = "validation",
-        /// The repetition of a micro-batch before a step that is verified.
+        /// The repetition of a micro-batch before a verified step.
         Verification = "verification",
-        /// The scores of answers by the reference model, before the first step.
+        /// The reference model's scoring of answers, before the first step.
         Reference = "reference",
     }
 }
@@ -85,7 +85,7 @@ impl RunPart {
         }
     }
 
-    /// Returns the part that starts at the mark `name`.
+    /// Returns the part that begins at a mark named `name`.
     fn of_mark(name: &str) -> Option<RunPart> {
         RunPart::ALL.into_iter().find(|part| part.name() == name)
     }
@@ -117,8 +117,7 @@ pub struct Held {
     pub since: u64,
 }
 
-/// An event of the allocator. Blocks are numbered: first those of [`StepTrace::held`], then the allocated
-/// ones in order.
+/// An event of the allocator. Blocks are numbered: [`StepTrace::held`] first, then allocated blocks in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u8, u64, u64, u64)", try_from = "(u8, u64, u64, u64)")]
 pub enum TraceEvent {
@@ -138,7 +137,7 @@ pub enum TraceEvent {
     },
     /// Memory was taken from the driver or returned to it.
     Driver {
-        /// Index of the owner whose allocation caused the call.
+        /// Index of the owner whose allocation caused the call, into [`StepTrace::owners`].
         owner: usize,
         /// Bytes taken.
         taken: u64,
@@ -191,7 +190,7 @@ pub struct StepTrace {
     pub step: u64,
     /// Owners of all blocks and driver calls.
     pub owners: Vec<Owner>,
-    /// Blocks alive at the start, in the order of owners and sizes.
+    /// Blocks alive at the start, sorted by owner and size.
     pub held: Vec<Held>,
     /// Bytes reserved at the start.
     pub reserved: u64,
@@ -199,7 +198,7 @@ pub struct StepTrace {
     pub events: Vec<TraceEvent>,
     /// Marks, in order.
     pub marks: Vec<Mark>,
-    /// Number of allocations that a plan left out of `events` because they repeat earlier ones; 0 for a run.
+    /// Number of allocations that a plan omitted from `events` because they repeat earlier ones; 0 for a run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
 }

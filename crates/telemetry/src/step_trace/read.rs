@@ -21,14 +21,13 @@ impl StepTrace {
         Reader::new(snapshot).trace(part, step, &[])
     }
 
-    /// Returns the trace since the last mark of a [`RunPart`]; `None` if the history does not contain such a
-    /// mark.
+    /// Returns the trace since the last mark of a [`RunPart`]; `None` if the history contains no such mark.
     #[must_use]
     pub fn read(snapshot: &Snapshot) -> Option<StepTrace> {
         Self::read_events(snapshot, &snapshot.events)
     }
 
-    /// [`StepTrace::read`] of events that the snapshot does not contain.
+    /// Like [`StepTrace::read`], with `events` instead of the snapshot's history.
     #[must_use]
     pub fn read_events(snapshot: &Snapshot, events: &[Event]) -> Option<StepTrace> {
         let begins = |event: &Event| match event.action {
@@ -48,7 +47,7 @@ struct Reader<'a> {
     indices: FxHashMap<OwnerKey, usize>,
 }
 
-/// An owner, by the snapshot's labels.
+/// Identifies an owner within a snapshot.
 type OwnerKey = (Category, Label, &'static str, Stream);
 
 impl<'a> Reader<'a> {
@@ -101,7 +100,7 @@ impl<'a> Reader<'a> {
         trace
     }
 
-    /// Returns the live blocks by address and the reserved bytes before `events`, by undoing the events.
+    /// Undoes `events`. Returns the blocks alive before them by address, and the bytes then reserved.
     fn at_the_beginning(&self, events: &[Event]) -> (FxHashMap<u64, Alive>, u64) {
         let mut alive = FxHashMap::default();
         let mut reserved: u64 = 0;
@@ -132,7 +131,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Numbers the blocks in an order that does not depend on addresses. Returns the blocks, and the number
-    /// of each address.
+    /// of the block at each address.
     fn number(&mut self, alive: FxHashMap<u64, Alive>) -> (Vec<Held>, FxHashMap<u64, usize>) {
         let mut sorted: Vec<(u64, Alive)> = alive.into_iter().collect();
         let name = |tag: &Tag| self.snapshot.labels.name(tag.module);
@@ -149,7 +148,7 @@ impl<'a> Reader<'a> {
         (held, numbers)
     }
 
-    /// Returns the index of an owner, adding it to the list if it is new.
+    /// Returns the index of an owner, adding new ones to the list.
     fn owner(&mut self, tag: Tag, stream: Stream) -> usize {
         let Tag { category, module, operator, .. } = tag;
         *self.indices.entry((category, module, operator, stream)).or_insert_with(|| {

@@ -1,8 +1,8 @@
-//! A step as a machine of states: its phases, the bytes in each, and the transitions between them.
+//! A step as a state machine: its phases, the bytes allocated in each, and the transitions between them.
 
 use super::{MICRO_BATCH, Point, STAGE, StepTrace};
 
-/// A phase of a step, with the bytes allocated while it lasts.
+/// A phase of a step, with the bytes allocated during it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseState {
     /// Name of the phase.
@@ -11,13 +11,13 @@ pub struct PhaseState {
     pub visits: usize,
     /// Bytes allocated when the phase is first entered.
     pub before: u64,
-    /// The highest point in the phase, of the first of equals.
+    /// The point with the most allocated bytes in the phase, the first of equals.
     pub peak: Point,
     /// Bytes allocated when the phase is last left.
     pub after: u64,
 }
 
-/// A transition from a phase to another one, or from or to the time between steps.
+/// A transition between two phases, or between a phase and the time between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Index of the phase that is left; `None` at the start of the step.
@@ -32,8 +32,8 @@ pub struct Transition {
     pub most: u64,
 }
 
-/// The phases of a step in the order in which it first enters them, and the transitions in the order in which
-/// it first makes them.
+/// The phases of a step, in the order of their first entry, and the transitions, in the order of their first
+/// occurrence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepStates {
     /// Bytes allocated before the step.
@@ -46,7 +46,7 @@ pub struct StepStates {
     pub transitions: Vec<Transition>,
 }
 
-/// A stay in a phase: the numbers of events before it and before its end.
+/// One visit of a phase: the numbers of events before its start and before its end.
 struct Visit<'a> {
     phase: &'a str,
     from: usize,
@@ -54,8 +54,8 @@ struct Visit<'a> {
 }
 
 impl StepTrace {
-    /// Returns the step's phases, also those without an event, and the transitions between them.
-    /// Micro-batches and stages that follow each other in one phase are one visit.
+    /// Returns the step's phases, including those without events, and the transitions between them.
+    /// Consecutive micro-batches and stages in one phase are one visit.
     #[must_use]
     pub fn states(&self) -> StepStates {
         let curve = self.curve();
@@ -76,7 +76,7 @@ impl StepTrace {
         states
     }
 
-    /// Returns the stays in phases, in order.
+    /// Returns the visits of phases, in order.
     fn visits(&self) -> Vec<Visit<'_>> {
         let mut visits: Vec<Visit<'_>> = Vec::new();
         for mark in self.marks.iter().filter(|mark| ![MICRO_BATCH, STAGE].contains(&mark.name.as_str())) {

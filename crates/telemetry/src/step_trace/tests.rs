@@ -2,13 +2,13 @@ use memory::{Allocation, Allocator, Category, Settings, Stream, Tag, drivers::Co
 
 use super::*;
 
-/// A worker of one layer that allocates as a real one does.
+/// A single-layer worker with a real worker's allocations.
 struct Bench {
     allocator: Allocator<Counting>,
     weights: Allocation,
 }
 
-/// A fault of a step.
+/// A fault injected into a step.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,

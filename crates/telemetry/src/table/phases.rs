@@ -11,10 +11,10 @@ use crate::units::{grouped, milliseconds, percent};
 /// Fraction of a step above which differences between ranks are reported.
 const IMBALANCE: f64 = 0.01;
 
-/// Returns a table with a row for each phase: its median time (for several ranks, the maximum and minimum
-/// with the rank that has each), its fraction of the step, and its time in all steps, both averaged over the
-/// ranks. Phases in which ranks differ by more than 1 % of a step are listed below the table. Empty if
-/// nothing was timed.
+/// Returns a table with a row for each phase: its median time, its fraction of the step, and its total time.
+/// Several ranks have the maximum and minimum median with their ranks; fraction and total are means over
+/// ranks. Phases in which ranks differ by more than 1 % of a step are listed below. Empty if nothing was
+/// timed.
 pub fn phase_table(ranks: &[RankStatistics]) -> String {
     let steps = ranks.iter().map(|rank| rank.get(Statistic::TimedSteps)).min().unwrap_or(0);
     if steps == 0 {
@@ -40,7 +40,8 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
         rows.push(row);
     };
     for phase in Phase::ALL {
-        // Runs without a pipeline have no pipeline row, and others that share no layer no row of exchanges.
+        // Runs without a pipeline have no pipeline row, and runs without tensor or context parallelism no
+        // exchange row.
         let is_rare = matches!(phase, Phase::Pipeline | Phase::Exchange);
         if is_rare && mean(Statistic::WholeTime(phase)) == 0.0 {
             continue;
@@ -58,14 +59,13 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
     text
 }
 
-/// Returns a line for each phase in which the slowest rank takes longer than the fastest by over 1 % of a
-/// step.
+/// Returns a line for each phase in which the slowest rank exceeds the fastest by more than 1 % of a step.
 fn imbalances(ranks: &[RankStatistics]) -> String {
     let mut text = String::new();
     let step = ranks.iter().map(|rank| rank.get(Statistic::MedianStepTime)).max().unwrap_or(0) as f64;
     for phase in Phase::ALL {
         let time = |rank: &&RankStatistics| rank.get(Statistic::MedianTime(phase));
-        // Among equal ranks the first one is named, as in the table.
+        // Of equal ranks the first is named, as in the table.
         let slowest = ranks.iter().rev().max_by_key(time);
         let (Some(slowest), Some(fastest)) = (slowest, ranks.iter().min_by_key(time)) else { continue };
         let apart = time(&slowest) - time(&fastest);

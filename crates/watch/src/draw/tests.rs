@@ -1,4 +1,4 @@
-//! Pictures of made runs.
+//! Tests of drawing artificial runs.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::*;
 const CONFIG: &str = "[model]\nkind = \"mlp\"\nsizes = [3, 5]\n[data]\nkind = \"synthetic\"\n[train]\nsteps = 100\n\
                       micro_batch_size = 4\nglobal_batch_size = 8\n[parallel]\ndata = 2\n";
 
-/// A record of `rank` whose memory has grown by `more` bytes, and whose forward pass takes `microseconds`.
+/// Returns a record of `rank` with `more` additional bytes and a forward pass of `microseconds`.
 fn record(rank: usize, more: u64, microseconds: u64, gpu: Option<GpuLoad>) -> RankStep {
     let figures = PhaseFigures { microseconds: Some(microseconds), ..PhaseFigures::default() };
     RankStep {
@@ -35,7 +35,7 @@ fn line(step: u64, ranks: &[RankStep]) -> String {
         + "\n"
 }
 
-/// A run whose `metrics.jsonl` and `sessions.json` have these contents.
+/// Returns a view of a run whose `metrics.jsonl` and `sessions.json` have these contents.
 fn view(run_dir: &Path, metrics: &str, ending: &str) -> RunView {
     std::fs::write(run_dir.join("config.toml"), CONFIG).unwrap();
     std::fs::write(run_dir.join("metrics.jsonl"), metrics).unwrap();
@@ -61,10 +61,10 @@ fn a_run_in_progress_has_a_row_for_every_rank() {
             line(step, &[record(0, step << 10, 40_000, Some(load.clone())), record(1, 0, 30_000, None)])
         })
         .collect();
-    // The process that trains holds the lock.
+    // The training process holds the lock.
     let lock = std::fs::File::open(directory.path()).unwrap();
     lock.lock().unwrap();
-    // The last line is being written.
+    // The last line is incomplete, as while it is being written.
     let mut run = view(directory.path(), &(lines.clone() + "{\"step\":6"), "running");
     let text = frame(&run, 160);
     for part in [
@@ -83,7 +83,7 @@ fn a_run_in_progress_has_a_row_for_every_rank() {
         assert!(text.contains(part), "{part}\n{text}");
     }
     assert!(!text.contains("rank 1 holds"), "{text}");
-    // Narrow views leave out columns, and draw what is left.
+    // Narrow views omit columns.
     let narrow = frame(&run, 60);
     assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     assert!(narrow.contains("allocated") && !narrow.contains("capacity"), "{narrow}");

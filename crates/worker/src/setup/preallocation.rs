@@ -14,7 +14,7 @@ use crate::error::Result;
 /// already held.
 fn lacking(device: &Device, segments: &[Preallocation]) -> Vec<Preallocation> {
     let mut lacking = segments.to_vec();
-    let mut held = Preallocation::of(device);
+    let mut held = Preallocation::from_device(device);
     held.retain(|held| match lacking.iter().position(|segment| segment == held) {
         Some(equal) => {
             lacking.remove(equal);

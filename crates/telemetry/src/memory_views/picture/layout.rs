@@ -1,9 +1,9 @@
-//! Vertical positions of segments in the drawing: addresses without the gaps between them, where later
-//! segments reuse the positions of returned ones.
+//! Vertical positions of segments in the drawing: addresses without the gaps between them. Later segments
+//! reuse the positions of returned segments.
 
 use crate::memory_views::lifetimes::{BlockLife, Lifetimes, SegmentLife};
 
-/// Segments and blocks with the positions of their lower edges, in bytes from the bottom.
+/// Segments and blocks with the height of their lower edges, in bytes from the bottom.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) segments: Vec<(SegmentLife, u64)>,
@@ -12,7 +12,7 @@ pub(super) struct Layout {
     pub(super) height: u64,
 }
 
-/// A range of addresses that is laid out as a whole: a segment, or the parts of an expandable segment.
+/// A range of addresses that is laid out as a whole: one segment, or all parts of an expandable segment.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     address: u64,
@@ -29,12 +29,12 @@ impl Region {
     }
 }
 
-/// Lays out every segment so that segments that live at the same time do not overlap.
+/// Lays out all segments; segments that live at the same time never overlap.
 pub(super) fn lay_out(lives: &Lifetimes) -> Layout {
     let mut regions = regions(&lives.segments);
     regions.sort_unstable_by_key(|r| (r.begin, r.address));
     let mut areas: Vec<Region> = Vec::with_capacity(regions.len());
-    // Visited in order of their starts, so that only segments still alive can be in the way.
+    // Visited in order of their starts, so only segments still alive can overlap.
     let mut alive: Vec<Region> = Vec::new();
     for mut region in regions {
         alive.retain(|other| region.begin < other.end);
@@ -69,7 +69,7 @@ pub(super) fn lay_out(lives: &Lifetimes) -> Layout {
     }
 }
 
-/// Joins the parts of expandable segments; every other segment is a region of its own.
+/// Joins the parts of each expandable segment; every other segment is its own region.
 fn regions(segments: &[SegmentLife]) -> Vec<Region> {
     let mut sorted: Vec<&SegmentLife> = segments.iter().collect();
     sorted.sort_unstable_by_key(|s| (s.mapped, s.address));

@@ -1,4 +1,4 @@
-//! The two panels of the drawing: bytes over time, and blocks at their positions over time.
+//! The drawing's two panels: bytes over time, and blocks at their addresses over time.
 
 use std::fmt::Write;
 
@@ -16,9 +16,9 @@ const LEFT: f64 = 84.0;
 const PLOT: f64 = WIDTH - LEFT - 8.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 26.0;
-/// Largest number of blocks drawn: those with the largest product of bytes and lifetime.
+/// Maximum number of drawn blocks; the largest by bytes × lifetime are drawn.
 const BLOCKS: usize = 5000;
-/// Largest number of columns of a history.
+/// Maximum number of columns of the drawing.
 const COLUMNS: usize = 1100;
 
 struct Frame {
@@ -32,17 +32,17 @@ struct Frame {
 }
 
 impl Frame {
-    /// Returns the pixels from the left to an event.
+    /// Returns the x coordinate of an event, in pixels.
     fn x(&self, time: usize) -> f64 {
         LEFT + PLOT * time.saturating_sub(self.begin) as f64 / (self.end - self.begin).max(1) as f64
     }
 
-    /// Returns the pixels from the top to a number of bytes.
+    /// Returns the y coordinate of a number of bytes, in pixels.
     fn y(&self, bytes: u64) -> f64 {
         TOP + self.height * (1.0 - bytes as f64 / self.most)
     }
 
-    /// Starts the drawing: axes, and the starts of steps.
+    /// Starts the drawing: draws the axes and marks the starts of steps.
     fn open(&self, page: &mut String, lives: &Lifetimes, label: &str) {
         let whole = self.height + TOP + BOTTOM;
         let _ = writeln!(page, "<svg viewBox=\"0 0 {WIDTH} {whole}\" role=\"img\" aria-label=\"{label}\">");
@@ -80,7 +80,7 @@ impl Frame {
     }
 }
 
-/// Reduces a history to columns: for each, the event with the most bytes in use.
+/// Divides a history into columns. Returns each column's event with the most bytes in use.
 fn columns(curves: &[Moment]) -> Vec<usize> {
     let per = curves.len().div_ceil(COLUMNS).max(1);
     let used = |time: &usize| curves[*time].used();
@@ -146,7 +146,8 @@ fn mark_peak(page: &mut String, frame: &Frame, curves: &[Moment], peak: usize) {
     );
 }
 
-/// Returns the first event of the panel of blocks: 0, or the first step from which all blocks can be drawn.
+/// Returns the first event of the panel of blocks: 0, or the first step from which on at most [`BLOCKS`] are
+/// alive.
 fn window(lives: &Lifetimes) -> usize {
     let mut ends: Vec<usize> = lives.blocks.iter().map(|b| b.end).collect();
     ends.sort_unstable();

@@ -1,11 +1,11 @@
-//! Labels beside the ends of lines, moved apart so that they do not overlap.
+//! Labels beside the ends of lines, moved apart to avoid overlaps.
 
-/// Pixels between the base lines of two labels.
+/// Pixels between the baselines of two labels.
 const LINE: f64 = 17.0;
 
-/// The name and last value of a line, to the right of its end.
+/// The name and last value of a line, drawn to the right of its end.
 pub(super) struct Label {
-    /// End of the line, if the label belongs to one.
+    /// End point of the line, if the label belongs to a line.
     pub(super) end: Option<(f64, f64)>,
     /// Vertical position: the desired one before [`spread`], the final one after it.
     pub(super) y: f64,
@@ -14,7 +14,7 @@ pub(super) struct Label {
     pub(super) value: String,
 }
 
-/// Moves labels apart between `top` and `bottom`, each as little as possible: labels that touch form a block
+/// Moves labels apart between `top` and `bottom`, each as little as possible. Touching labels form a block
 /// around the mean of their desired positions.
 pub(super) fn spread(labels: &mut [Label], (top, bottom): (f64, f64)) {
     labels.sort_by(|a, b| a.y.total_cmp(&b.y));
