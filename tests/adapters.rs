@@ -1,4 +1,4 @@
-//! Low-rank adapters through whole runs: small checkpoints, folders in PEFT's format, merging.
+//! Tests of low-rank adapters through whole runs: small checkpoints, folders in PEFT's format, and merging.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,11 +15,10 @@ use run::{RunOptions, Startup, TrainReport};
 use safetensors::SafeTensors;
 use worker::DeviceChoice;
 
-/// Recorded models: one whose linear layers are transposed, and one with packed layers and grouped heads.
+/// Recorded models: one with transposed linear layers, and one with packed layers and grouped heads.
 const MODELS: [&str; 2] = ["gpt2", "llama"];
-/// Recorded models of further families: one tied with norms after branches, one with fused tensors, one whose
-/// norms cover all heads, one with biases, one with dense layers, experts and shared experts, and one with
-/// latents.
+/// Recorded models of further families: tied embeddings with norms after branches, fused tensors, norms over
+/// all heads, biases, dense layers with experts and shared experts, and latents.
 const FAMILIES: [&str; 6] = [
     "families/gemma2",
     "families/phi3",
@@ -34,7 +33,7 @@ fn folder(name: &str) -> PathBuf {
     if name.contains('/') { golden(name) } else { golden("models").join(name) }
 }
 
-/// Ten steps on all sequences of a recorded model, as fast as adapters learn.
+/// Returns a configuration of ten steps on all sequences of a recorded model, with a high learning rate.
 fn ten_steps(name: &str) -> String {
     let from = folder(name);
     let tokens = folder(name).join("tokens.bin");
@@ -46,7 +45,7 @@ fn train(name: &str, run_dir: &Path, overrides: &[&str]) -> TrainReport {
     train_in(run_dir, config(&ten_steps(name), overrides), DeviceChoice::Cpu).unwrap()
 }
 
-/// The mean loss of a model on all of its recorded tokens.
+/// Returns a model's mean loss on all of its recorded tokens.
 fn loss(name: &str, model: &Path, is_run: bool) -> f64 {
     let tokens = folder(name).join("tokens.bin").display().to_string();
     let options = EvaluateOptions {
@@ -59,7 +58,7 @@ fn loss(name: &str, model: &Path, is_run: bool) -> f64 {
     inference::evaluate(Startup::alone(), &options).unwrap().unwrap().loss
 }
 
-/// The most likely tokens after some of the model's own.
+/// Returns the greedily sampled tokens after `prompt`.
 fn sampled(model: PathBuf, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
     let options = SampleOptions {
         model,
@@ -108,7 +107,7 @@ fn adapters_are_saved_alone_loaded_and_merged() {
         let report = train(name, &at("run"), &LORA);
         let losses = &report.summary.losses;
         assert!(losses[9] < 0.99 * losses[0], "{name}: {losses:?}");
-        // A checkpoint has the adapters and what the optimizer keeps for them, and of the model only what no
+        // A checkpoint contains the adapters, their optimizer state, and only those model tensors that no
         // optimizer updates.
         let checkpoint = checkpoint::newest(&at("run")).unwrap().unwrap();
         let saved = names(&checkpoint.path().join("state.safetensors"));
@@ -123,7 +122,7 @@ fn adapters_are_saved_alone_loaded_and_merged() {
         assert_near(loss(name, &merged, false), trained, "merged");
         assert_eq!(names(&merged.join("model.safetensors")), names(&folder(name).join("model.safetensors")));
 
-        // The folder of adapters says rank, factor and layers; the first loss is that of its weights.
+        // The folder of adapters states rank, scale and layers; the first loss is the loss of its weights.
         let adapters = export(&at("run"), at("adapters"), false);
         assert_near(loss(name, &adapters, false), trained, "a folder of adapters");
         let again = export(&adapters, at("merged again"), true);
@@ -136,7 +135,7 @@ fn adapters_are_saved_alone_loaded_and_merged() {
         let from = format!("lora.from={}", adapters.display());
         let again = train(name, &at("again"), &[&from, "train.steps=1"]);
         assert_near(f64::from(again.summary.losses[0]), trained, "from adapters");
-        // A run goes on with the model from its folder, on another grid.
+        // A run resumes on another grid, with the model read from its folder.
         let from = format!("model.from={}", folder(name).display());
         let resumed = |steps: &str, grid: &str| {
             let config = config(&ten_steps(name), &[&LORA[..], &[&from, steps, grid]].concat());
@@ -149,7 +148,8 @@ fn adapters_are_saved_alone_loaded_and_merged() {
     }
 }
 
-/// Lanes have parts of adapters: those of whole layers but for rounding, in the same folders.
+/// Checks that adapters in tensor lanes equal adapters of whole layers up to rounding, and are exported to
+/// the same folders.
 #[test]
 fn adapters_of_lanes_are_those_of_whole_layers() {
     for name in MODELS.into_iter().chain(["families/mixtral", "families/deepseek"]) {
@@ -173,7 +173,8 @@ fn adapters_of_lanes_are_those_of_whole_layers() {
     }
 }
 
-/// Models with experts, latents and fused experts, in lanes too, are merged from codes as they computed.
+/// Checks that models with experts, latents and fused experts, also in lanes, merge quantized bases as they
+/// computed with them.
 #[test]
 fn bases_in_codes_are_merged_as_they_computed() {
     let lanes = "parallel.tensor_lanes=2";
@@ -248,7 +249,7 @@ fn wrong_adapters_are_refused() {
     }
 }
 
-/// Factors, ranks and whole modules are in checkpoints and folders, and merged as they were trained.
+/// Checks that scales, ranks and whole modules are saved in checkpoints and folders, and merged as trained.
 #[test]
 fn settings_of_modules_are_those_of_folders() {
     let ranks =
@@ -281,7 +282,7 @@ fn settings_of_modules_are_those_of_folders() {
     }
 }
 
-/// Adapters name the folder of their model, or the command line does.
+/// Checks that the model of adapters is found by the path that they name, or by the command line.
 #[test]
 fn the_model_of_adapters_is_found_or_named() {
     let directory = tempfile::tempdir().unwrap();
@@ -309,7 +310,7 @@ fn the_model_of_adapters_is_found_or_named() {
     };
     let own = evaluate(&format!("{:?}", folder("llama")), None).unwrap();
     assert_eq!(evaluate("null", Some(folder("llama"))).unwrap(), own);
-    // A name that is relative to the adapters.
+    // A path relative to the adapters.
     std::os::unix::fs::symlink(folder("llama"), at("model")).unwrap();
     assert_eq!(evaluate("\"../model\"", None).unwrap(), own);
     let text = refused("\"meta-llama/Llama-3.2-1B\"", None);
@@ -328,8 +329,8 @@ fn the_model_of_adapters_is_found_or_named() {
     assert!(text.contains("is no folder of adapters"), "{text}");
 }
 
-/// PEFT reads our adapters, computes what the merged model computes, and writes adapters that we read.
-/// Skipped where Python has no peft and transformers.
+/// Checks that PEFT reads our adapters, computes like the merged model, and writes adapters that we read.
+/// Skipped if Python lacks peft or transformers.
 #[test]
 fn peft_reads_and_writes_the_same_adapters() {
     let Some(python) = python_with(&["peft", "transformers"]) else { return };
@@ -346,7 +347,7 @@ fn peft_reads_and_writes_the_same_adapters() {
         let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let loss_of_ours = results["loss"].as_f64().unwrap();
         assert_near(loss(name, &at("run"), true), loss_of_ours, "PEFT with our adapters");
-        // The run samples what PEFT generates.
+        // The run samples the tokens that PEFT generates.
         let prompt: Vec<u32> = serde_json::from_value(results["prompt"].clone()).unwrap();
         let sampled = |model: PathBuf| serde_json::json!(sampled(model, prompt.clone(), 64));
         assert_eq!(sampled(at("run")), results["tokens"], "{name}");
@@ -358,7 +359,7 @@ fn peft_reads_and_writes_the_same_adapters() {
     }
 }
 
-/// A plan has the memory to which a run copies what its checkpoints hold: of a frozen base nothing.
+/// Checks that the planned copy for checkpoints excludes a frozen base.
 #[test]
 fn the_copy_for_checkpoints_is_planned_without_the_frozen_base() {
     for name in MODELS {

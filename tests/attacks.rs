@@ -1,5 +1,5 @@
-//! Hostile files and environments: outputs over other files, links, FIFOs, full disks, limits of the process,
-//! text that controls a terminal. Every command ends with a sentence and a status.
+//! Tests of hostile files and environments: outputs over other files, links, FIFOs, full disks, process
+//! limits, and text that controls a terminal. Every command must end with a sentence and a status.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,12 +16,12 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     clean(program(), directory).args(arguments).output().unwrap()
 }
 
-/// Runs a shell command line with the program as `$P`.
+/// Runs a shell command line in which `$P` is the program.
 fn shell(directory: &Path, line: &str) -> Output {
     clean("bash", directory).args(["-c", line]).env("P", program()).output().unwrap()
 }
 
-/// Asserts a status and one sentence with these words.
+/// Asserts that a command ended with this status and a single sentence containing `words`.
 #[track_caller]
 fn refused(output: &Output, status: i32, words: &[&str]) {
     let message = text(&output.stderr);
@@ -32,7 +32,7 @@ fn refused(output: &Output, status: i32, words: &[&str]) {
     assert!(!message.contains("panicked") && !message.contains("stack backtrace"), "{message}");
 }
 
-/// A directory with a finished run of one step, `out`.
+/// Returns a directory with a finished run of one step, `out`.
 fn with_run() -> tempfile::TempDir {
     let workplace = workplace();
     let sets = ["train.steps=1", "checkpoint.every=1", "telemetry.hashes=1"];
@@ -72,7 +72,7 @@ fn outputs_replace_only_what_plimsoll_wrote() {
             refused(&write(bad, &["--force"]), 2, &[bad]);
         }
         let mut written = vec![write("new", &[]), write("thesis", &["--force"]), write("link", &["--force"])];
-        // Plimsoll's pages and pictures are replaced, but results that took long to measure are kept.
+        // Plimsoll's pages and pictures are replaced; results that took long to measure are kept.
         let measured = command.iter().any(|word| ["--describe", "--profile"].contains(word));
         match measured {
             true => refused(&write("new", &[]), 2, &["new: it exists"]),
@@ -126,7 +126,7 @@ fn a_failed_write_to_standard_output_is_status_one() {
     for line in lines {
         let full = format!("{} > /dev/full", line.replace("$RECORDING", recording.to_str().unwrap()));
         refused(&shell(workplace.path(), &full), 1, &["standard output", "No space left"]);
-        // A reader that closes its end early is no failure.
+        // A reader that closes early is not a failure.
         let read = format!("{} | true; exit ${{PIPESTATUS[0]}}", line.replace("other", "another"));
         let read = read.replace("$RECORDING", recording.to_str().unwrap());
         assert_eq!(shell(workplace.path(), &read).status.code(), Some(0), "{line}");
@@ -205,13 +205,12 @@ fn limits_of_the_process_are_reported_in_a_sentence() {
         let output = shell(workplace.path(), line);
         assert_eq!(output.status.code(), Some(0), "{line}: {words}: {}", text(&output.stderr));
     }
-    // Arguments and the environment lie on the stack too, so in less than this the kernel may start no
-    // program.
+    // Arguments and the environment are on the stack too, so the kernel may not start a program with less.
     let line = format!("ulimit -s 64; {}", train.replace("out", "small"));
     let words = "a stack of 65,536 bytes (ulimit -s) is too small: 262,144 are needed";
     refused(&shell(workplace.path(), &line), 2, &[words]);
     assert!(!workplace.path().join("small").exists());
-    // A file that exceeds the limit is an error with its name.
+    // Exceeding the limit is an error that names the file.
     let output = shell(workplace.path(), &format!("ulimit -f 0; {}", train.replace("out", "four")));
     assert!(matches!(output.status.code(), Some(1 | 2)), "{:?}", output.status);
     assert!(text(&output.stderr).contains("File too large"), "{}", text(&output.stderr));
@@ -232,7 +231,8 @@ fn limits_of_the_process_are_reported_in_a_sentence() {
     }
 }
 
-/// From the least limit on addresses under which the program is loaded, all end with a sentence.
+/// Checks that for every address limit under which the program can be loaded, all commands end with a
+/// sentence.
 #[test]
 fn few_addresses_are_reported_in_a_sentence() {
     let workplace = workplace();
@@ -265,11 +265,11 @@ fn few_addresses_are_reported_in_a_sentence() {
     }
 }
 
-/// `ulimit -u` counts the processes of a user, but not root's.
+/// Limits processes with `ulimit -u`, which does not apply to root.
 #[test]
 fn too_few_threads_are_reported_in_a_sentence() {
     let workplace = workplace();
-    // Cgroups with a limit on threads, and other users, are not available everywhere.
+    // Thread limits by cgroups, and other users, are not available everywhere.
     let line = "ulimit -u 1; exec setpriv --reuid 65534 --clear-groups $P plan run.toml";
     let output = shell(workplace.path(), line);
     if text(&output.stderr).contains("setpriv") {
@@ -297,7 +297,7 @@ fn input_that_unpacks_to_too_much_is_refused_by_name() {
     }
     let small = fs::metadata(workplace.path().join("bomb.json.gz")).unwrap().len();
     assert!(small < 200_000, "{small}");
-    // Far below the 2.6 GB that it once took: the text and a little more.
+    // Far below the 2.6 GB that it once took: the text and little more.
     let output = shell(workplace.path(), "ulimit -v 1000000; $P replay bomb.json.gz");
     refused(&output, 2, &["bomb.json.gz", "values, which is the limit"]);
 }
@@ -310,7 +310,7 @@ fn text_cannot_control_a_terminal() {
     assert_eq!(output.status.code(), Some(2));
     let message = text(&output.stderr);
     assert!(!message.contains(['\u{1b}', '\u{7}']), "{message:?}");
-    // On a terminal a sample's control characters are made visible; in a file they are unchanged.
+    // On a terminal, a sample's control characters are made visible; in a file they are unchanged.
     let corpus = "\u{1b}[2J\u{7}\u{1b}]0;x\u{7}".repeat(2000);
     fs::write(workplace.path().join("corpus.txt"), corpus).unwrap();
     let train = "$P train run.toml --run-dir out --set train.steps=2 --set checkpoint.every=2 2>/dev/null";
@@ -328,7 +328,7 @@ fn text_cannot_control_a_terminal() {
     assert!(shown.contains("\n␛[31mx") && !shown.contains('\u{1b}'), "{shown:?}");
 }
 
-/// Closed or full standard error ends no command.
+/// Checks that a closed or full standard error ends no command.
 #[test]
 fn a_closed_standard_error_ends_no_command() {
     let workplace = workplace();
@@ -407,7 +407,7 @@ fn a_trained_tokenizer_gets_its_folders_and_replaces_no_file_without_force() {
     assert_eq!(fs::read(&path).unwrap(), first);
 }
 
-/// PyTorch's times are those of another machine, which the names of the columns say.
+/// Checks that column titles say that PyTorch's times are from another machine.
 #[test]
 fn the_benchmark_of_the_allocator_names_what_it_compares() {
     let output = plimsoll(&common::root(), &["bench", "allocator", "--rounds", "1"]);
@@ -416,7 +416,7 @@ fn the_benchmark_of_the_allocator_names_what_it_compares() {
     let titles: Vec<_> = printed.lines().filter(|line| line.contains(" p99 ")).collect();
     let named = |line: &&str| line.ends_with("PyTorch on an H200 host  PyTorch there/here");
     assert!(titles.len() == 2 && titles.iter().all(named), "{printed}");
-    // Figures stand under their titles.
+    // Values are aligned with their titles.
     let width = titles[0].chars().count();
     let rows = printed.lines().filter(|line| line.contains(" bytes") || line.contains("allocation  "));
     assert!(rows.filter(|row| !row.contains("median")).all(|row| row.chars().count() == width), "{printed}");

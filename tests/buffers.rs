@@ -1,5 +1,5 @@
-//! Buffers of a model through a run: saved by name, restored on other grids, planned, and changed only by
-//! training.
+//! Tests of model buffers through a run: they are saved by name, restored on other grids, planned, and
+//! changed only by training.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -17,8 +17,8 @@ use worker::{ModelHook, Placement};
 
 type Modes = Arc<Mutex<Vec<Mode>>>;
 
-/// A model with a running mean of the tokens in its first stage, a count of the passes of its last stage, and
-/// a table in every stage.
+/// A model with a running mean of the tokens in its first stage, a count of passes in its last stage, and a
+/// table in every stage.
 struct Buffered {
     inner: Box<dyn Model>,
     buffers: Vec<ModelBuffer>,
@@ -75,7 +75,7 @@ impl Model for Buffered {
     }
 }
 
-/// Trains to the end, or stops after one step.
+/// Trains to the end or, if `one_step`, for one step.
 fn train(directory: &Path, overrides: &[&str], hook: bool, one_step: bool) -> TrainReport {
     let interrupt = if one_step { Interrupt::after(1) } else { Interrupt::default() };
     let options = RunOptions {
@@ -93,7 +93,7 @@ fn train(directory: &Path, overrides: &[&str], hook: bool, one_step: bool) -> Tr
     report
 }
 
-/// Returns the newest checkpoint's mean, as bits, and count.
+/// Returns the mean (as bits) and the count in the newest checkpoint.
 fn saved(directory: &Path) -> (u32, u32) {
     let checkpoint = checkpoint::newest(directory).unwrap().unwrap();
     let array = |name: &str, dtype, shape: &[usize]| {
@@ -105,7 +105,7 @@ fn saved(directory: &Path) -> (u32, u32) {
     (word(array("tokens.mean", DType::F32, &[1])), word(array("passes", DType::U32, &[1, 1])))
 }
 
-/// Steps and micro-batches of a run.
+/// Number of micro-batches in a run: six steps of four.
 const PASSES: u32 = 6 * 4;
 
 #[test]
@@ -139,7 +139,7 @@ fn buffers_are_saved_and_restored_on_other_grids() {
     }
 }
 
-/// The first of the data-parallel ranks saves its buffer, and all of them restore it.
+/// Checks that the first data-parallel rank saves its buffer and all of them restore it.
 #[test]
 fn the_first_replica_is_saved() {
     let directory = tempfile::tempdir().unwrap();
@@ -152,7 +152,8 @@ fn the_first_replica_is_saved() {
     assert_eq!(saved(&run_dir).1, 4 + 4 * 4);
 }
 
-/// Ranks on GPUs rehearse a step before the first, as their plan does; these passes are not training.
+/// Checks that the rehearsal before the first step, which GPU ranks and their plan run, is not in training
+/// mode.
 #[test]
 fn a_rehearsal_has_its_own_mode() {
     let description = PlanDevice::shipped().unwrap().description(DeviceRanks::CONNECTED);
@@ -173,7 +174,7 @@ fn a_rehearsal_has_its_own_mode() {
 #[test]
 fn a_buffer_that_contradicts_another_is_refused() {
     let setup = || prepare(config(GPT, &["parallel.pipeline=2"]), Placement::Cpu).unwrap();
-    // As long as the stage has parameters, or one element.
+    // As long as the stage's number of parameters, or one element.
     let hook = |name: &'static str, differs: bool| {
         ModelHook::new(move |inner| {
             let elements = if differs { inner.parameters().list().len() } else { 1 };

@@ -1,5 +1,6 @@
-//! Checkpoints within one process: a resumed run gives the same result as an uninterrupted one, on any grid;
-//! damaged or foreign checkpoints are refused by name. `tests/kills.rs` does the same with processes.
+//! Tests of checkpoints within one process: a resumed run gives the same result as an uninterrupted one on
+//! any grid, and damaged or foreign checkpoints are refused by name. `tests/kills.rs` does the same with
+//! processes.
 
 mod decisive;
 mod files;
@@ -21,7 +22,7 @@ use sha2::{Digest, Sha256};
 use system::numbers::hexadecimal;
 use worker::DeviceChoice;
 
-/// Every due checkpoint is taken at its step.
+/// Setting that makes steps wait for checkpoints, so that every due checkpoint is taken.
 const WAIT: &str = "checkpoint.wait=true";
 
 fn resume_with(
@@ -41,7 +42,7 @@ fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainRepor
     resume_with(directory, text, overrides, Interrupt::default())
 }
 
-/// Trains one step and saves it.
+/// Trains one step and saves a checkpoint.
 fn one_step(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
     resume_with(directory, text, overrides, Interrupt::after(1)).unwrap()
 }
@@ -52,7 +53,7 @@ fn full(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
     report
 }
 
-/// Losses, weights and validation loss, which must be equal to the bit.
+/// Returns losses, weights' hash and validation loss, which must be bit-identical.
 fn bits(report: &TrainReport) -> (Vec<u32>, String, Option<u64>) {
     let losses = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
     (losses, report.summary.weights_sha256.clone(), report.validation_loss.map(f64::to_bits))
@@ -62,20 +63,20 @@ fn steps(run_dir: &Path) -> Vec<u64> {
     list(run_dir).unwrap().into_iter().map(|(step, _)| step).collect()
 }
 
-/// Step and loss of each line of `metrics.jsonl`.
+/// Returns the step and loss of each line of `metrics.jsonl`.
 fn metrics(run_dir: &Path) -> Vec<(u64, serde_json::Value)> {
     let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
     let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     lines.map(|line| (line["step"].as_u64().unwrap(), line["loss"].clone())).collect()
 }
 
-/// The arrays of a run's newest checkpoint, with the bytes of all elements.
+/// Returns the names and bytes of the arrays in a run's newest checkpoint.
 fn arrays(run_dir: &Path) -> Vec<(String, Vec<u8>)> {
     let checkpoint = newest(run_dir).unwrap().unwrap();
     checkpoint.names().map(|name| (name.to_owned(), checkpoint.bytes(name).unwrap())).collect()
 }
 
-/// Every file below a directory, with its bytes.
+/// Returns every file below a directory, with its bytes.
 fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -118,7 +119,7 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
         let parts = directory.path().join("parts");
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
         let reference = full(&whole, text, &all(&["parallel.data=1"]));
-        // Sharded, whole, sharded differently and with the weights, in groups.
+        // Sharded, whole, differently sharded together with the weights, and in groups.
         for grid in [
             &["parallel.data=2", SHARDED][..],
             &["parallel.data=2"],
@@ -135,7 +136,8 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
     }
 }
 
-/// One rank, a pipeline and replicated pipelines write equal checkpoints, and each grid resumes each.
+/// Checks that one rank, a pipeline and replicated pipelines write equal checkpoints, and each grid resumes
+/// each of them.
 #[test]
 fn pipelines_write_the_checkpoints_of_one_rank() {
     const SHARDED: &str = "parallel.zero_stage=1";
@@ -167,7 +169,7 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
     }
 }
 
-/// Ranks that share layers write their parts of them, and each grid resumes another.
+/// Checks that tensor-parallel ranks write their parts of layers, and each grid resumes another's checkpoint.
 #[test]
 fn parts_of_layers_are_parts_of_one_checkpoint() {
     const SHARDED: &str = "parallel.zero_stage=1";
@@ -200,7 +202,7 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
             &["parallel.pipeline=2"],
             &["parallel.data=3", SHARDED],
         ];
-        // All of them with the first configuration.
+        // The first configuration runs on all grids.
         for grid in &grids[..if row == 0 || sizes::are_wanted() { 7 } else { 4 }] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
@@ -212,7 +214,7 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
     }
 }
 
-/// Ranks that share sequences hold the same state, and each grid resumes each.
+/// Checks that context-parallel ranks hold the same state, and each grid resumes each checkpoint.
 #[test]
 fn ranks_that_share_sequences_write_one_checkpoint() {
     const TWO: &str = "parallel.context=2";
@@ -246,7 +248,7 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
     }
 }
 
-/// A finished run of six steps with checkpoints after 2, 4 and 6.
+/// Returns a finished run of six steps with checkpoints after steps 2, 4 and 6.
 fn finished(directory: &Path) -> PathBuf {
     let run_dir = directory.join("run");
     full(&run_dir, GPT, &["checkpoint.every=2", "checkpoint.keep=9", WAIT]);

@@ -1,5 +1,5 @@
-//! Collectives among the operators of a model in training: the bits of a model without them where they
-//! compose to the identity, and the planned bytes, calls and traffic wherever they stand.
+//! Tests of collectives as operators of a model: where they compose to the identity, training has the bits of
+//! the model without them; everywhere, bytes, calls and traffic are as planned.
 
 use crate::common::runs::{GPT, config, on_cpu};
 use crate::common::wrapped::with_forward;
@@ -7,10 +7,10 @@ use autograd::{Tape, Var, ops};
 use collective::Axis;
 use run::{RunOptions, TrainReport};
 
-/// Collectives after the layers of a stage.
+/// Applies collectives to a stage's output.
 type Collectives = fn(&Tape, Var) -> autograd::Result<Var>;
 
-/// Trains; a difference from the plan, in bytes, calls or traffic, fails.
+/// Trains; fails on a difference from the planned bytes, calls or traffic.
 fn train(overrides: &[&str], collectives: Option<Collectives>) -> TrainReport {
     let hook = |collectives: Collectives| {
         with_forward(move |model, tape, input| {

@@ -1,4 +1,4 @@
-//! The command line: exit statuses, messages, files.
+//! Tests of the command line: exit statuses, messages and files.
 
 mod attention;
 mod counts;
@@ -216,7 +216,7 @@ fn a_run_writes_its_files_and_prints_memory_by_rank() {
         }
     }
 
-    // A second run in the directory is refused, and the first one is unchanged.
+    // A second run in the directory is refused, and the first is unchanged.
     let again = run(&[]);
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("holds a run already"));
@@ -290,7 +290,7 @@ fn an_interrupt_ends_the_run_with_a_summary() {
     assert_eq!(summary["losses"].as_array().unwrap().len() as u64, steps);
 }
 
-/// The loss of a perceptron is a mean square, which has no unit.
+/// Checks that a perceptron's loss, a mean square, is printed without a unit.
 #[test]
 fn losses_of_tokens_alone_are_in_nats() {
     let workplace = workplace();
@@ -332,10 +332,11 @@ fn the_chosen_collectives_are_measured() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let lines: Vec<serde_json::Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |line: &serde_json::Value| (line["operation"].to_string(), line["bytes"].as_u64().unwrap());
+    let operation_bytes =
+        |line: &serde_json::Value| (line["operation"].to_string(), line["bytes"].as_u64().unwrap());
     let expected = [("all-reduce", 1024), ("all-reduce", 65536), ("exchange", 1024), ("exchange", 65536)];
     assert_eq!(
-        lines.iter().map(of).collect::<Vec<_>>(),
+        lines.iter().map(operation_bytes).collect::<Vec<_>>(),
         expected.map(|(name, bytes)| (format!("{name:?}"), bytes))
     );
     assert!(lines.iter().all(|line| line["seconds"].as_f64().unwrap() > 0.0));
@@ -363,8 +364,9 @@ fn the_printed_plan_equals_the_run() {
     let directory = workplace();
     let figures = |ranks: &serde_json::Value| -> Vec<Vec<u64>> {
         let keys = ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
-        let of = |rank: &serde_json::Value| keys.iter().map(|key| rank[key].as_u64().unwrap()).collect();
-        ranks.as_array().unwrap().iter().map(of).collect()
+        let rank_bytes =
+            |rank: &serde_json::Value| keys.iter().map(|key| rank[key].as_u64().unwrap()).collect();
+        ranks.as_array().unwrap().iter().map(rank_bytes).collect()
     };
     for sets in
         [&["parallel.data=1"][..], &["parallel.data=2"], &["parallel.data=4", "parallel.zero_stage=1"]]

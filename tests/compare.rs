@@ -1,5 +1,5 @@
-//! Comparison of runs by the hashes of their tensors: equal on every grid, and a single flipped bit is found
-//! at its step, module and operator.
+//! Tests of comparing runs by the hashes of their tensors: runs are equal on every grid, and a single flipped
+//! bit is found at its step, module and operator.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ struct Flip {
     module: &'static str,
     operator: &'static str,
     name: &'static str,
-    /// The bit, counted from the lowest.
+    /// Index of the bit, from the lowest.
     bit: u32,
 }
 
@@ -62,7 +62,7 @@ const fn activation(section: Section, step: u64, module: &'static str, operator:
         Section::Forward => "output",
         _ => "gradient of input",
     };
-    // Four micro-batches a step: the second of the step.
+    // Four micro-batches per step: the second of this step.
     Flip { step, section, micro_batch: Some(4 * (step - 1) + 1), module, operator, name, bit: 0 }
 }
 
@@ -122,7 +122,7 @@ fn runs_on_different_grids_compare_as_equal() {
             let comparison = compared(first, &path);
             assert!(comparison.is_same(), "{name} {case:?}: {comparison}");
             let all = comparison.hashes.as_ref().unwrap();
-            // Weights, moments and gradients, and the tensors of four micro-batches.
+            // Weights, moments and gradients, and tensors of four micro-batches.
             assert!(all.steps == 1 && all.arrays > 60, "{name} {case:?}: {all:?}");
             assert!(comparison.settings.iter().all(|setting| !setting.decides_bits), "{comparison}");
             if !case.is_empty() {
@@ -131,14 +131,15 @@ fn runs_on_different_grids_compare_as_equal() {
             }
         }
     }
-    // Another seed of dropout's model is another computation.
+    // Another seed, for a model with dropout, is a different computation.
     let comparison = compared(&directory.path().join("gpt-0"), &directory.path().join("gpt-5"));
     let setting = &comparison.settings[0];
     assert!(!comparison.is_same() && setting.name == "model.dropout" && setting.decides_bits);
     assert!(comparison.to_string().contains("model.dropout: 0.0 and 0.1 (decides bits)"), "{comparison}");
 }
 
-/// Each run has its own copy of a tokenizer's file and of a chat template, whose paths mean nothing.
+/// Checks that a tokenizer file and a chat template, of which each run has its own copy, are compared by
+/// content instead of path.
 #[test]
 fn copies_of_files_are_compared_by_content() {
     let directory = tempfile::tempdir().unwrap();
@@ -201,7 +202,7 @@ fn reruns_find_the_operator_between_hashed_steps() {
         "train.validate_every=8",
     ];
     let [clean, other] = ["clean", "other"].map(|name| directory.path().join(name));
-    // Sums of the following steps must not round the difference away.
+    // Sums in later steps must not round the difference away.
     let flip = Flip { bit: 22, ..activation(Section::Forward, 6, "h.1.attention", "attention") };
     train(&clean, GPT, &sets, None);
     train(&other, GPT, &[&sets[..], &["parallel.data=2"]].concat(), Some(flip.hook()));
@@ -216,12 +217,12 @@ fn reruns_find_the_operator_between_hashed_steps() {
         compare([&clean, &other], options).unwrap()
     };
     let comparison = rerun([None, Some(flip.hook())], "fault");
-    // Only step 8 shows it in the runs themselves.
+    // In the runs themselves, only step 8 shows it.
     assert_eq!((comparison.parting().unwrap().step, comparison.parting().unwrap().last_equal), (8, Some(4)));
     let again = comparison.rerun.as_ref().unwrap();
     assert_eq!((again.after, again.hashes.steps), ([4, 4], 2), "{comparison}");
     flip.is_found(again.hashes.parting.as_ref().unwrap());
-    // A fault that does not repeat.
+    // A fault that cannot be reproduced.
     let comparison = rerun([None, None], "none");
     let again = comparison.rerun.as_ref().unwrap();
     let text = comparison.to_string();

@@ -1,5 +1,5 @@
-//! Comparison of a run with its plan, event by event: code that allocates or keeps memory beyond the plan is
-//! named, with the allocation, the rank and the step.
+//! Tests of comparing a run with its plan, event by event: code that allocates or keeps memory beyond the
+//! plan is reported with the allocation, the rank and the step.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -16,14 +16,14 @@ use telemetry::step_trace::{DifferenceKind, Owner, RankTraces, RunPart};
 use tensor::Tensor;
 use worker::{DeviceChoice, ModelHook, Placement};
 
-/// A fault that a probe causes.
+/// A fault caused by a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// None.
+    /// No fault.
     None,
     /// Keeps every prediction.
     KeepsActivations,
-    /// Computes the loss again and keeps it with its graph, as for a plot.
+    /// Computes the loss again and keeps it with its graph, as for plotting.
     KeepsLosses,
     /// Computes the loss again.
     Computes,
@@ -31,12 +31,12 @@ enum Fault {
     KeepsValidations,
 }
 
-/// The passes in which the fault occurs.
+/// Rank and steps in which the fault occurs.
 #[derive(Clone, Copy, Debug)]
 struct When {
     rank: usize,
     from_step: u32,
-    /// In planning too.
+    /// Whether it also occurs during planning.
     planned: bool,
 }
 
@@ -87,7 +87,7 @@ impl Model for Probe {
 
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
         let loss = self.inner.loss(tape, prediction, targets, scale)?;
-        // The batch is released with the step in any case.
+        // The batch is released at the end of the step in any case.
         let Some(batch) = self.batch.take() else { return Ok(loss) };
         let keeps = self.acts(tape, Fault::KeepsLosses, Mode::Train);
         if keeps || self.acts(tape, Fault::Computes, Mode::Train) {
@@ -111,7 +111,7 @@ fn traces(directory: &Path, rank: usize) -> RankTraces {
     RankTraces::read(&directory.join(format!("traces/rank-{rank}.json.gz"))).unwrap()
 }
 
-/// Asserts that no event differs from the plan and that the trace is the run's.
+/// Asserts that no event differs from the plan and that the trace belongs to the run.
 fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{what}: {report}");
     assert_eq!(report.summary.more["divergences"], serde_json::json!([]));
@@ -190,7 +190,7 @@ fn gpu_traces_equal_plans() {
         let options = RunOptions { device: DeviceChoice::Cuda, ..RunOptions::default() };
         let report = run(directory.path(), text, overrides, options);
         is_as_planned(directory.path(), &report, &overrides.join(" "));
-        // A planted fault is found there too.
+        // An injected fault is found there too.
         let directory = tempfile::tempdir().unwrap();
         let when = When { rank: 0, from_step: 3, planned: false };
         let model_hook = Some(Probe::hook(Fault::KeepsActivations, when));
@@ -227,8 +227,8 @@ fn name(owner: &Owner) -> (&str, &str, Category) {
 #[test]
 fn owners_of_unplanned_memory_are_named() {
     use Fault::{Computes, KeepsActivations, KeepsLosses, KeepsValidations};
-    // Expected: part, count of differences, kind, owner and bytes of the first one, and what is kept.
-    // A kept prediction cannot become its own gradient, so the loss allocates first.
+    // Expected: part, number of differences, kind, owner and bytes of the first one, and kept blocks.
+    // A kept prediction cannot be reused for its gradient, so the loss allocates first.
     let logits = 2 * 32 * 256 * 4;
     let hidden = 2 * 32 * 32 * 4;
     let prediction = ("head", "linear.forward", Category::Activation);
@@ -278,7 +278,7 @@ fn owners_of_unplanned_memory_are_named() {
             assert_eq!(only.blocks, blocks);
             assert_eq!(divergence.measured.allocated_bytes - divergence.planned.allocated_bytes, only.bytes);
         }
-        // A step that leaks its graph is reported without a plan too.
+        // A step that leaks its graph is reported even without a plan.
         let outlives: Vec<_> =
             report.outlived.iter().map(|outlived| (outlived.rank, outlived.part, outlived.step)).collect();
         let expected = if holding.is_some() { vec![(rank, part, step)] } else { vec![] };
@@ -304,8 +304,7 @@ fn owners_of_unplanned_memory_are_named() {
     }
 }
 
-/// The error of a run that is out of memory after a leak says when the leak began, and names its first
-/// allocation.
+/// Checks that an out-of-memory error after a leak reports when the leak began and its first allocation.
 #[test]
 fn an_out_of_memory_error_names_the_divergence_before_it() {
     let needs = {
@@ -318,10 +317,10 @@ fn an_out_of_memory_error_names_the_divergence_before_it() {
         (Some(Probe::hook(Fault::KeepsLosses, when)), Some(directory.path().to_owned()));
     let options =
         RunOptions { device: DeviceChoice::Cpu, model_hook, run_dir, quiet: true, ..RunOptions::default() };
-    // Memory for some steps of the leak.
+    // Memory for some leaking steps.
     let limit = format!("memory.limit_bytes={}", needs + (6 << 20));
     let error = run::train(config(GPT, &[&limit, "train.steps=5000"]), options).unwrap_err().to_string();
-    // The leak is reported as a person would: what was kept, since when, and how much more every step.
+    // The message explains the leak: what was kept, since when, and how much more in each step.
     let words = [
         "out of memory",
         "before that, rank 0 leaves its plan in step 5",
@@ -366,7 +365,7 @@ fn planning_finds_a_leak_in_the_code() {
     let outlived = planned.outlived().unwrap();
     assert_eq!((outlived.step, outlived.kept.holdings.len()), (1, 1));
     assert_eq!(outlived.kept.holdings[0].owner.operator, "linear.forward");
-    // The run equals the plan as far as it goes, and reports the same leak.
+    // The run equals the plan as far as it gets, and reports the same leak.
     let directory = tempfile::tempdir().unwrap();
     let options = RunOptions { device: DeviceChoice::Cpu, model_hook: Some(hook()), ..RunOptions::default() };
     let report = run(directory.path(), MLP, &["train.steps=9"], options);

@@ -1,4 +1,4 @@
-//! README and `docs/`: every command in them runs, every path and link exists, and the table of keys equals
+//! Tests of README and `docs/`: every command runs, every path and link exists, and the table of keys equals
 //! the program's.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -13,7 +13,8 @@ use common::jobs::has_mpi;
 /// Requirements of fenced commands that are not run here.
 const NEEDS: [&str; 5] = ["build", "gpu", "mpi", "slurm", "torchrun"];
 
-/// Fenced shell commands of a page: their requirement, if any, and the lines with continuations joined.
+/// Returns the fenced shell commands of a page: their requirement, if any, and the lines with continuations
+/// joined.
 fn commands(text: &str) -> Vec<(Option<String>, Vec<String>)> {
     let mut blocks = Vec::new();
     let mut lines = text.lines();
@@ -39,7 +40,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Creates a directory that looks like the source tree, in which commands may write.
+/// Creates a directory that resembles the source tree, in which commands may write.
 fn scratch() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for name in ["Cargo.toml", "benches", "crates", "kernels", "launch", "tests"] {
@@ -54,15 +55,15 @@ fn run(line: &str, directory: &Path, page: &Path) {
     let path = format!("{}:{}", directory.join("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
     command.args(["-ec", line]).current_dir(directory).env("PATH", path).stdin(Stdio::null());
-    // `launch/mpirun` builds the program unless `PLIMSOLL` names one.
+    // `launch/mpirun` builds the program unless `PLIMSOLL` is set.
     command.env("PLIMSOLL", common::program());
-    // Jobs under mpirun that make one session directory at the same time fail.
+    // Concurrent mpirun jobs fail if they create the same session directory.
     let output = command.env("OMPI_MCA_orte_tmpdir_base", directory).output().unwrap();
     let message = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}: {line}\n{}", page.display(), String::from_utf8_lossy(&message));
 }
 
-/// Runs the commands of a page in a directory of its own, one after the other. Returns how many ran.
+/// Runs the commands of a page in a new directory, one after another. Returns how many were run.
 fn run_all(page: &Path) -> usize {
     let directory = scratch();
     let mut ran = 0;
@@ -83,10 +84,11 @@ fn run_all(page: &Path) -> usize {
     ran
 }
 
-/// A page whose commands `tests/generation/chat.rs` has, which run only if `PLIMSOLL_LONG_TESTS` is set.
+/// A page whose commands are tested in `tests/generation/chat.rs`; they run here only if
+/// `PLIMSOLL_LONG_TESTS` is set.
 const TESTED_ELSEWHERE: &str = "docs/finetuning.md";
 
-/// Two pages at a time: many commands wait or use one core.
+/// Runs two pages at a time; many commands wait or use one core.
 #[test]
 fn every_command_runs() {
     let is_long = std::env::var_os("PLIMSOLL_LONG_TESTS").is_some();
@@ -101,7 +103,7 @@ fn every_command_runs() {
     assert!(ran > 15, "only {ran} commands were found");
 }
 
-/// Anchors of a page: those of its headings, as GitHub makes them, and written ones.
+/// Returns the anchors of a page: those that GitHub derives from headings, and explicit ones.
 fn anchors(text: &str) -> Vec<String> {
     let of_heading = |line: &str| {
         let title = line.trim_start_matches('#').trim().to_lowercase();
@@ -143,7 +145,7 @@ fn every_path_and_link_exists() {
     assert!(seen > 30, "only {seen} paths and links were found");
 }
 
-/// Figures stand once, in the benchmarks; the README cites them.
+/// Checks that the README cites only figures that are in the benchmarks.
 #[test]
 fn the_figures_of_the_readme_are_in_the_benchmarks() {
     let read = |path: &str| std::fs::read_to_string(common::root().join(path)).unwrap();
@@ -171,7 +173,7 @@ fn the_figures_of_the_readme_are_in_the_benchmarks() {
     assert!(cited > 20, "only {cited} figures were found");
 }
 
-/// Keys that the tables of other trainers' words name exist.
+/// Checks that the keys in the tables for other trainers' users exist.
 #[test]
 fn translated_words_are_keys() {
     vision::register().unwrap();
@@ -196,7 +198,7 @@ fn translated_words_are_keys() {
     assert!(seen > 80, "only {seen} keys were found");
 }
 
-/// Compares the lines between two marks of a page with `expected`; with PLIMSOLL_WRITE_DOCS=1 writes them.
+/// Compares the lines between two marks of a page with `expected`, or writes them if PLIMSOLL_WRITE_DOCS=1.
 fn compare_made(page: &str, [start, end]: [&str; 2], expected: &str) {
     let path = common::root().join(page);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -221,7 +223,7 @@ fn the_table_of_keys_equals_the_program() {
     compare_made("docs/configuration.md", marks, &config::reference());
 }
 
-/// Every variable that a program, a script or a test names is listed.
+/// Checks that every variable used by a program, script or test is listed.
 #[test]
 fn all_environment_variables_are_listed() {
     let is_of_name = |character: char| character.is_ascii_uppercase() || character == '_';
@@ -248,7 +250,7 @@ fn all_environment_variables_are_listed() {
     assert!(unlisted.is_empty(), "{unlisted:#?}");
 }
 
-/// Every crate that reads files of other programs lists its readers.
+/// Checks that every crate that reads other programs' files lists its readers.
 #[test]
 fn the_table_of_keys_of_files_equals_the_program() {
     let readers =

@@ -1,5 +1,5 @@
-//! A rank that is killed, stopped, out of memory or has a broken corpus ends the run at once, with rank,
-//! host, step and reason. Ranks that are asked to stop finish their step.
+//! Tests that a rank that is killed, stopped, out of memory or has a broken corpus ends the run at once, with
+//! an error that names rank, host, step and reason. Ranks that are asked to stop finish their step.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::common::jobs::{
 };
 use crate::common::program;
 
-/// The most time from a rank's death to the end of the job, generous for a busy machine: only a hanging job
-/// takes longer.
+/// Maximum time from a rank's death to the end of the job. Generous for a busy machine: only a hanging job
+/// exceeds it.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Asserts the last lines of a failed run, and that its processes are gone.
+/// Asserts the last lines of a failed run, and that its processes have ended.
 fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
     let printed = text(&output.stderr);
     assert!(!output.status.success(), "{printed}");
@@ -69,7 +69,7 @@ fn a_killed_process_ends_the_job() {
     }
 }
 
-/// The report names a dead pipeline rank's stage.
+/// Checks that the report names a dead pipeline rank's stage.
 #[test]
 fn a_killed_stage_ends_the_job() {
     for transport in Transport::of_processes() {
@@ -115,7 +115,7 @@ fn a_truncated_corpus_is_named() {
     }
 }
 
-/// The second layer's weights need 320 MB; rank 1, or the process, is allowed less.
+/// Limits the memory of rank 1, or of the process, below the 320 MB of the second layer's weights.
 #[test]
 fn out_of_memory_writes_the_table_and_the_snapshot() {
     const LIMITED: &str = "[ \"${RANK:-1}\" = 0 ] || ulimit -v 800000; exec \"$@\"";
@@ -144,22 +144,22 @@ fn out_of_memory_writes_the_table_and_the_snapshot() {
             }
         };
         command.args(["-c", LIMITED, "bash"]).arg(program()).args(arguments(2, &sets)).arg("--no-plan");
-        // Each thread's heap reserves a wide range of addresses and uses little of it.
+        // Each thread's heap reserves a large address range and uses little of it.
         command.env("MALLOC_ARENA_MAX", "1").env("RAYON_NUM_THREADS", "2");
         let output = command.current_dir(workplace.path()).stdin(Stdio::null()).output().unwrap();
         let run_dir = workplace.path().join("out");
         let rank = if transport == Transport::Threads { "rank " } else { "rank 1 on " };
         failed(&output, &run_dir, 2, &[rank, "out of memory on device", "its memory is in "]);
-        let of = |ending: &str| {
+        let files_ending = |ending: &str| {
             (0..2).find_map(|rank| std::fs::read(run_dir.join(format!("logs/rank-{rank}.{ending}"))).ok())
         };
-        let table = text(&of("oom.txt").unwrap());
+        let table = text(&files_ending("oom.txt").unwrap());
         assert!(table.contains("memory summary") && table.contains("OOMs: 1"), "{table}");
-        assert!(of("oom.pickle").unwrap().ends_with(b"."));
+        assert!(files_ending("oom.pickle").unwrap().ends_with(b"."));
     }
 }
 
-/// Slurm's warning, to every process or to one: all ranks end after the same step.
+/// Sends Slurm's warning signal to every process or to one: all ranks end after the same step.
 #[test]
 fn sigterm_ends_a_healthy_job_after_the_step() {
     for transport in Transport::all() {
@@ -186,7 +186,7 @@ fn sigusr1_ends_threads_after_the_step() {
     ended_well(&running.end(LIMIT), &run_dir, 0);
 }
 
-/// As shells have it: 128 and the signal.
+/// As in shells: 128 plus the signal's number.
 #[test]
 fn the_status_of_a_stopped_run_names_the_signal() {
     for (name, status) in [("INT", 130), ("HUP", 129)] {
@@ -198,7 +198,8 @@ fn the_status_of_a_stopped_run_names_the_signal() {
     }
 }
 
-/// `mpirun` itself would kill the job; the script turns the signal into a request to stop.
+/// Signals `launch/mpirun`, which turns the signal into a request to stop; `mpirun` itself would kill the
+/// job.
 #[test]
 fn a_signal_to_the_script_ends_its_job_after_the_step() {
     if !has_mpi() {
@@ -213,13 +214,13 @@ fn a_signal_to_the_script_ends_its_job_after_the_step() {
     }
 }
 
-/// A slow disk delays checkpoints but no step: ranks still answer each other, the next checkpoint is put off,
-/// which is logged once, and every checkpoint that was begun is finished.
+/// Checks that a slow disk delays checkpoints but no step. Ranks still respond, the next checkpoint is
+/// postponed (logged once), and every started checkpoint is completed.
 #[test]
 fn a_slow_disk_delays_only_checkpoints() {
-    // The disk is slow for rank 0, which writes the manifest, or for both, each of which writes a file.
+    // The disk is slow for rank 0, which writes the manifest, or for both ranks, each of which writes a file.
     let slow = [("0", "checkpoint manifest written:4500"), ("1", "checkpoint state written:4500")];
-    // Threads with both, and processes with one each.
+    // Threads in both ways, and processes in one way each.
     let cases = [Transport::Threads].into_iter().chain(Transport::all()).zip(slow.into_iter().cycle());
     for (transport, (zero_stage, slow)) in cases {
         let workplace = workplace();
@@ -232,7 +233,7 @@ fn a_slow_disk_delays_only_checkpoints() {
             &zero_stage,
         ];
         let mut command = train(transport, workplace.path(), 2, &sets);
-        // At its end the run waits for the disk longer than ranks wait for each other.
+        // At its end, the run waits for the disk longer than ranks wait for each other.
         let output = command.env("PLIMSOLL_SLOW", slow).output().unwrap();
         let printed = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{transport:?}: {printed}");
@@ -247,7 +248,7 @@ fn a_slow_disk_delays_only_checkpoints() {
     }
 }
 
-/// A write that lasts says how far it is, and a request to stop says what is still done.
+/// Checks that a long write reports its progress, and a request to stop reports the work still to be done.
 #[test]
 fn a_slow_checkpoint_says_how_far_it_is() {
     let workplace = workplace();
@@ -282,7 +283,7 @@ fn a_slow_checkpoint_says_how_far_it_is() {
     assert!(output.status.success() && printed.contains("INFO checking "), "{printed}");
 }
 
-/// Rank 1 reads its checkpoint for longer than ranks wait for each other, and answers meanwhile.
+/// Delays rank 1's checkpoint reading beyond the ranks' timeout; it still responds meanwhile.
 #[test]
 fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
     // A checkpoint of this model has about a hundred pieces.
@@ -306,8 +307,8 @@ fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
     }
 }
 
-/// A read that lasts is reported, and the other rank, which waits longer than its timeout, does not take the
-/// reader for dead.
+/// Checks that a long read is reported, and that the other rank, which waits longer than its timeout, does
+/// not assume the reader dead.
 #[test]
 fn a_slow_read_is_reported_with_its_file_and_delays_the_others() {
     for (transport, prefetch) in Transport::all().into_iter().flat_map(|all| [(all, 0), (all, 4)]) {
@@ -330,7 +331,7 @@ fn a_slow_read_is_reported_with_its_file_and_delays_the_others() {
                 continue;
             }
             reported.push(line);
-            // The read goes on once it has been reported after 2 and after 4 seconds.
+            // The read continues after it has been reported at 2 and 4 seconds.
             if reported.len() == 2 {
                 let _ = std::fs::remove_file(&held);
             }
@@ -341,7 +342,8 @@ fn a_slow_read_is_reported_with_its_file_and_delays_the_others() {
     }
 }
 
-/// `nohup` starts a process with SIGHUP ignored, which it keeps; other signals still stop the run.
+/// Checks that SIGHUP stays ignored if the process was started so, as by `nohup`; other signals still stop
+/// the run.
 #[test]
 fn ignored_signals_stay_ignored() {
     let workplace = workplace();
@@ -361,7 +363,7 @@ fn ignored_signals_stay_ignored() {
     ended_well(&running.end(LIMIT), &run_dir, 143);
 }
 
-/// A run that is stopped and keeps no weights ends with an error.
+/// Checks that a run that is stopped without having saved weights ends with an error.
 #[test]
 fn a_stopped_run_without_weights_is_an_error() {
     let workplace = workplace();

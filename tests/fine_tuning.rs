@@ -1,4 +1,5 @@
-//! Five lines fine-tune a model: plan, run, and what the run says of its model at the end.
+//! Tests of fine-tuning with a five-line configuration: plan, run, and the run's final message about its
+//! model.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +10,10 @@ use serde_json::Value;
 use crate::common;
 use crate::common::jobs::text;
 
-/// The sentence about the length of sequences.
+/// The sentence about the sequence length.
 const SIZED: &str = "model.context = 64: the longest of 57 conversations has 58 tokens";
 
-/// A directory with 57 conversations and a configuration of a folder, adapters and these.
+/// Creates a directory with 57 conversations and a configuration for adapters of a model folder.
 fn workplace() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let root = common::root();
@@ -54,7 +55,7 @@ fn a_plan_sizes_sequences_and_counts_tokens_by_the_data() {
     assert_eq!(notes[0], SIZED);
     assert!(notes[1].starts_with("defaults of fine-tuning: optim.learning_rate = 0.0002, "), "{notes:?}");
     assert!(notes[2].starts_with("parallel.lanes = 1: "), "{notes:?}");
-    // 54 conversations for training, of which none share a sequence, 8 in a step, 3 times.
+    // 54 training conversations, one per sequence, 8 in a step, 3 epochs.
     assert_eq!((&of_data["steps"], &of_data["epochs"]["samples"]), (&21.into(), &54.into()));
     let sets = ["model.context=64", "precision.compute=bf16", "parallel.lanes=1"];
     let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).collect();
@@ -104,7 +105,7 @@ fn a_run_says_where_its_model_is_and_how_to_use_it() {
     assert!(!printed.contains("memory by rank"), "{printed}");
     let resumed = ["train", "--resume", "--run-dir", "run", "--device", "cpu", "--report", "memory"];
     assert!(text(&plimsoll(directory.path(), &resumed).stdout).contains("memory by rank"));
-    // Texts and folders are as long as the model allows, not as the sequences of the run.
+    // Texts and folders use the model's full context, not the run's sequence length.
     let sample = ["sample", "run", "--prompt", "keel", "--tokens", "100", "--greedy", "--device", "cpu"];
     plimsoll(directory.path(), &sample);
     plimsoll(directory.path(), &["export", "run", "--merge", "-o", "merged"]);

@@ -1,4 +1,4 @@
-//! Ranks on two faked hosts: their devices, their results, and the report of a lost rank.
+//! Tests of ranks on two simulated hosts: their devices, their results, and the report of a lost rank.
 
 use std::process::Command;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn a_rank_killed_on_another_host_is_named() {
     assert!(report.contains("rank 3 on second"), "{report}");
 }
 
-/// The network between hosts is added to the description of one of them.
+/// Checks that the network between hosts is added to the description of one of them.
 #[test]
 fn the_network_between_hosts_is_added_to_a_description() {
     let directory = workplace();
@@ -89,8 +89,8 @@ fn the_network_between_hosts_is_added_to_a_description() {
     assert!(far.count() >= 24);
 }
 
-/// With half of the GPUs on each host, every rank uses its host's GPU of its local number, and NCCL uses a
-/// network.
+/// Checks that with half of the GPUs on each host, every rank uses its host's GPU with its local rank, and
+/// NCCL uses a network.
 #[test]
 fn ranks_use_the_gpus_of_their_host() {
     let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());

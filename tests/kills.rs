@@ -1,4 +1,4 @@
-//! Checkpoints of processes that are killed at any moment, terminated, resumed and sampled.
+//! Tests of checkpoints of processes that are killed at any moment, terminated, resumed and sampled.
 
 mod killed;
 mod sampled;
@@ -12,7 +12,7 @@ use checkpoint::{Checkpoint, list};
 use killed::Killed;
 use system::fail_point;
 
-/// A model so small that most of its time is spent in checkpoints.
+/// Configuration of a model so small that checkpoints take most of its time.
 const TINY: &str = r#"
 [model]
 layers = 1
@@ -80,7 +80,7 @@ fn succeeded(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
-/// Waits until a run has done `step` steps.
+/// Waits until a run has completed `step` steps.
 fn await_step(run_dir: &Path, step: u64) {
     let deadline = Instant::now() + Duration::from_secs(600);
     while list(run_dir).unwrap().last().is_none_or(|(newest, _)| *newest < step) {
@@ -91,11 +91,11 @@ fn await_step(run_dir: &Path, step: u64) {
 
 /// Grids whose checkpoints are one file.
 const WHOLE: [&[&str]; 3] = [&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]];
-/// Grids of which each rank writes a file.
+/// Grids on which each rank writes a file.
 const SHARDED: [&[&str]; 2] =
     [&["parallel.data=2", "parallel.zero_stage=1"], &["parallel.data=4", "parallel.zero_stage=1"]];
 
-/// Grids whose ranks hold shards of gradients or weights too.
+/// Grids whose ranks also hold shards of gradients or weights.
 const SHARDS: [&[&str]; 4] = [
     &["parallel.data=4", "parallel.zero_stage=3"],
     &["parallel.data=3", "parallel.zero_stage=2"],
@@ -103,7 +103,8 @@ const SHARDS: [&[&str]; 4] = [
     &["parallel.data=2", "parallel.zero_stage=3", "parallel.prefetch=0"],
 ];
 
-/// The points of the program at which processes are killed, and how often a run reaches each at least.
+/// Points of the program at which processes are killed, with the minimum number of times that a run reaches
+/// each.
 const POINTS: [(&str, u64); 8] = [
     ("checkpoint directory made", 2),
     ("checkpoint piece written", 2),
@@ -115,7 +116,7 @@ const POINTS: [(&str, u64); 8] = [
     ("output complete", 2),
 ];
 
-/// The points of a checkpoint of several files.
+/// Points reached while a checkpoint of several files is written, with the minimum number of times for each.
 const POINTS_OF_FILES: [(&str, u64); 9] = [
     ("checkpoint directory made", 3),
     ("checkpoint piece written", 4),
@@ -150,7 +151,7 @@ fn a_kill_at_any_point_of_a_checkpoint_loses_none_and_changes_no_bit() {
     }
 }
 
-/// Kills while each file of a run in turn is complete under its temporary name.
+/// Kills a run while each of its files in turn is complete under its temporary name.
 #[test]
 fn temporary_files_of_killed_runs_are_removed() {
     let workplace = Workplace::new();
@@ -168,7 +169,7 @@ fn temporary_files_of_killed_runs_are_removed() {
     killed.ends_as(&whole);
 }
 
-/// Kills at random moments for `PLIMSOLL_LONG_TESTS` seconds.
+/// Kills runs at random moments for `PLIMSOLL_LONG_TESTS` seconds.
 #[test]
 fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
     let workplace = Workplace::new();
@@ -207,7 +208,7 @@ fn a_kill_during_the_only_checkpoint_leaves_a_run_that_starts_again() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before its checkpoint");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Other threads have time to write the results.
+    // Gives other threads time to write the results.
     std::thread::sleep(Duration::from_millis(300));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -216,13 +217,14 @@ fn a_kill_during_the_only_checkpoint_leaves_a_run_that_starts_again() {
     assert_eq!(workplace.summary("out")["steps"], 5);
 }
 
-/// Kills one of two processes while it writes its file: the checkpoint is absent, and the one before is
-/// resumed on another grid.
+/// Kills one of two processes while it writes its file. There must be no partial checkpoint, and the previous
+/// one is resumed on another grid.
 #[test]
 fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
     let workplace = Workplace::new();
     let whole = whole_run(&workplace);
-    // A file's arrays are one piece, and the losses in rank 0's another: its third checkpoint has the fifth.
+    // A file's arrays are one piece, and the losses in rank 0's file another, so its third checkpoint
+    // contains the fifth piece.
     let table = [(1, 3, SHARDED[0]), (0, 5, SHARDED[0]), (1, 3, SHARDS[3])];
     for (number, (rank, pieces, grid)) in table.into_iter().enumerate() {
         let run_dir = format!("job{number}");
@@ -293,8 +295,8 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
     assert_eq!(resumed["validation_loss"], whole["validation_loss"]);
 }
 
-/// Starts a run that is held at `point`, calls `meanwhile` with its process and the file of its error stream,
-/// and lets it go on.
+/// Starts a run that is paused at `point`, calls `meanwhile` with its process and the path of its standard
+/// error, and lets it continue.
 fn held(
     workplace: &Workplace,
     arguments: &[&str],
@@ -317,7 +319,7 @@ fn held(
     Output { stderr: std::fs::read(errors).unwrap(), ..output }
 }
 
-/// Asks a process to stop and waits until it says that it will.
+/// Asks a process to stop, and waits until it announces that it will.
 fn terminate(child: &Child, errors: &Path) {
     let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
@@ -336,7 +338,7 @@ fn a_request_to_stop_during_the_start_ends_a_run_before_its_first_step() {
         assert_eq!(output.status.code(), Some(1), "{message}");
         assert!(message.ends_with("plimsoll: stopped before the first step\n"), "{message}");
         assert_eq!(std::fs::read(workplace.path(run_dir).join("metrics.jsonl")).unwrap(), b"");
-        // A run that goes on keeps the steps that it has done.
+        // A resumed run keeps the steps that it has completed.
         let steps = [&line[..], &["--set", "train.steps=5"]].concat();
         std::fs::remove_file(workplace.path(run_dir).join("summary.json")).unwrap();
         succeeded(&workplace.run(&steps));

@@ -1,11 +1,11 @@
-//! `launch/test` with stand-ins for its tools: it runs to its end and lists every failure.
+//! Tests of `launch/test` with stand-ins for its tools: it runs to its end and lists every failure.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::common::scripts;
 
-/// Runs the script with `cargo` as the body of a stand-in for cargo.
+/// Runs the script with a stand-in for cargo, whose body is `cargo`.
 fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -21,14 +21,14 @@ fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
     command.args(arguments).env("PATH", search).env("PLIMSOLL_NO_WHEEL", "1").output().unwrap()
 }
 
-/// The body of a stand-in for cargo that builds a program of tests with this body.
+/// Returns the body of a cargo stand-in that "builds" a test program with the body `program`.
 fn built(program: &str) -> String {
     let artifact = r#"{"manifest_path":"'$PWD'/Cargo.toml","target":{"test":true},"profile":{"debuginfo":0,"test":TEST},"executable":"'$PWD'/PROGRAM"}"#;
     format!(
         "case \" $* \" in *' --no-run '*)\nprintf '#!/bin/bash\\n%s\\n' '{program}' >program; chmod +x program\n\
          echo '{}'; echo '{}';; esac",
         artifact.replace("TEST", "true").replace("PROGRAM", "program"),
-        // What is tested is built too, and is no test.
+        // The tested program is built too, and is not a test.
         artifact.replace("TEST", "false").replace("PROGRAM", "not-a-test"),
     )
 }
@@ -47,13 +47,13 @@ fn every_failure_is_listed_at_the_end() {
     let listed = message.split("launch/test: FAILED").nth(1).unwrap_or_default();
     let names: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
     assert_eq!(&names[..5], ["format", "test three", "test two::breaks", "tests", "documents"], "{message}");
-    // The checks after the failures ran too.
+    // Later checks ran despite the failures.
     let printed = String::from_utf8_lossy(&failed.stdout).into_owned();
     assert!(printed.contains("test one::works ... ok\n"), "{printed}");
     assert!(printed.contains("== scripts") && printed.contains("== documents"), "{printed}");
 }
 
-/// A program that ends without a word is named itself.
+/// Checks that a test program that ends without output is itself listed.
 #[test]
 fn a_program_of_tests_that_crashes_is_listed() {
     let failed = launch_test(&built("kill -9 $$"), &[]);
@@ -70,7 +70,7 @@ fn only_the_tests_run_unless_all_is_asked_for() {
     assert_eq!(launch_test("exit 0", &["--everything"]).status.code(), Some(2));
 }
 
-/// Arguments before the command go to mpirun, and the command with its own to the program.
+/// Checks that arguments before the command go to mpirun, and the command with its arguments to the program.
 #[test]
 fn every_command_that_runs_on_ranks_is_started_by_mpirun() {
     let directory = tempfile::tempdir().unwrap();

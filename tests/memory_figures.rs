@@ -1,4 +1,4 @@
-//! The bytes of small programs on every device equal those of PyTorch's allocator.
+//! Tests that small programs use the same bytes on every device as with PyTorch's allocator.
 
 mod listings;
 
@@ -14,7 +14,7 @@ use tensor::ops::Activation;
 
 const MIB: usize = 1 << 20;
 
-/// A device and its bytes allocated and reserved at creation, which are a GPU's workspaces.
+/// A device, with the bytes allocated and reserved at its creation: a GPU's workspaces.
 struct Fresh {
     device: Device,
     start: (u64, u64),
@@ -29,7 +29,7 @@ fn devices() -> Vec<Fresh> {
 }
 
 impl Fresh {
-    /// Bytes allocated and reserved since creation.
+    /// Returns the bytes allocated and reserved since creation.
     fn usage(&self) -> (u64, u64) {
         let statistics = self.device.statistics();
         (statistics.allocated() - self.start.0, statistics.reserved() - self.start.1)
@@ -147,14 +147,14 @@ struct Deep {
     segments: usize,
 }
 
-/// Bytes above those before the step, measured as PyTorch's were.
+/// Bytes above those before the step, measured as in PyTorch.
 #[derive(Debug, PartialEq)]
 struct Rise {
     /// After forward.
     forward: u64,
     /// At the peak of forward and backward.
     peak: u64,
-    /// After backward: gradients of the weights and of the input, and the output.
+    /// After backward: weight gradients, the input's gradient, and the output.
     left: u64,
 }
 
@@ -188,14 +188,14 @@ impl Deep {
     }
 }
 
-/// Deep MLPs of width 1024 with 4096 rows use at most the bytes of the same in PyTorch, whose
-/// `checkpoint_sequential` recomputes all segments but the last.
+/// Compares deep MLPs of width 1024 and 4096 rows with PyTorch's, whose `checkpoint_sequential` recomputes
+/// all segments but the last.
 #[test]
 fn deep_mlps_need_at_most_pytorchs_bytes() {
     let recorded = std::fs::read_to_string(common::golden("pytorch_deep_mlp.json")).unwrap();
     let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
-    // Layers, segments, and our bytes after forward and at the peak.
+    // Number of layers and of segments, and our bytes after forward and at the peak.
     let table: [(usize, usize, u64, u64); 6] = [
         (16, 1, 268_435_456, 306_188_288),
         (16, 4, 67_108_864, 155_242_496),
@@ -215,7 +215,7 @@ fn deep_mlps_need_at_most_pytorchs_bytes() {
         let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
         let ours = Deep { layers, width: 1024, batch: 4096, segments }.rise(&device);
         assert_eq!((ours.forward, ours.peak), (forward, peak), "{layers} layers, {segments} segments");
-        // The rest is equal: gradients of the weights and of the input, and the output.
+        // The remaining bytes are equal: weight gradients, the input's gradient, and the output.
         let base = number(&theirs["base"]["allocated"]);
         assert_eq!(ours.left, number(&theirs["backward"]["allocated"]) - base);
         let above = |phase: &str, what: &str| number(&theirs[phase][what]) - base;

@@ -1,4 +1,4 @@
-//! Trained models in use: text and scores, folders of Hugging Face, adapters.
+//! Tests of using trained models: text and scores, Hugging Face folders, and adapters.
 #![allow(
     clippy::panic,
     clippy::print_stderr,

@@ -1,4 +1,5 @@
-//! Ranks as processes: the same bits as threads, agreement at the start, one sentence for an error.
+//! Tests of ranks as MPI processes: the same bits as threads, agreement at the start, and one sentence for an
+//! error.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,7 +12,7 @@ use crate::common::program;
 use crate::common::sizes::{self, Sizes};
 use telemetry::scaling::{Scaling, ScalingRun, read_runs};
 
-/// The planned host memory of a process is within 5 % of the peak that the system measures.
+/// Checks that the planned host memory of a process is within 5 % of the measured peak.
 #[test]
 fn the_planned_memory_of_a_process_matches_a_run() {
     if !has_mpi() {
@@ -49,8 +50,9 @@ fn the_planned_memory_of_a_process_matches_a_run() {
     }
 }
 
-/// The host memory of rank 0 of two ranks that need so much together. Both share the program, which the peak
-/// of each process contains; rank 0 copies the state of data-parallel ranks for checkpoints.
+/// Returns the host memory of rank 0 of two ranks that together need `together` bytes. Both share the
+/// program, which is included in each process's peak; rank 0 copies the state of data-parallel ranks for
+/// checkpoints.
 fn of_rank_0(together: f64, directory: &Path, sets: &[&str]) -> f64 {
     let mut plan = Command::new(program());
     plan.args(["plan", "host.toml", "--json", "--device", "cpu"]).current_dir(directory);
@@ -100,7 +102,7 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
     }
 }
 
-/// Runs of lanes that are uneven, or several subtrees.
+/// Uses uneven numbers of lanes per rank, and lanes in several subtrees.
 #[test]
 fn any_number_of_processes_has_the_bits_of_one_rank() {
     let table: [(&[&str], &[usize]); 3] = [
@@ -120,8 +122,8 @@ fn any_number_of_processes_has_the_bits_of_one_rank() {
     }
 }
 
-/// Asserts that every number of processes of a row of [`sizes::LANES`] has the bits of one rank on every
-/// grid, and resumes what every other began; only if `PLIMSOLL_LONG_TESTS` is set.
+/// Asserts that every number of processes in an entry of [`sizes::LANES`] has the bits of one rank on every
+/// grid, and resumes the runs of every other. Only runs if `PLIMSOLL_LONG_TESTS` is set.
 fn assert_every_number_has_the_bits_of_one_rank(row: usize) {
     if !sizes::are_wanted() {
         return;
@@ -160,8 +162,8 @@ fn every_number_of_processes_with_35_lanes_has_the_bits_of_one_rank() {
     assert_every_number_has_the_bits_of_one_rank(2);
 }
 
-/// Asserts that a run of `first` data-parallel ranks that ended after a step ends on any number of them as
-/// one rank does. `alone` is as [`history`] returns it.
+/// Asserts that a run stopped after one step on `first` data-parallel ranks ends on any number of ranks like
+/// a single-rank run, whose [`history`] is `alone`.
 fn assert_resumes_on_each(
     transport: Transport,
     first: usize,
@@ -186,7 +188,7 @@ fn assert_resumes_on_each(
     on(first, &[]);
     let checkpoint = |step: u64| workplace.path().join(format!("out/checkpoints/step-{step:06}"));
     for ranks in sizes {
-        // A step that ends while another is still being written has no checkpoint.
+        // A step that ends while the previous checkpoint is still being written has no checkpoint.
         for later in [2, 3].map(checkpoint).iter().filter(|later| later.exists()) {
             std::fs::remove_dir_all(later).unwrap();
         }
@@ -247,7 +249,8 @@ fn assert_as_alone(common: &[&str], table: &[(usize, &[&str])]) {
     }
 }
 
-/// A grid of processes samples and evaluates as one rank, as threads and from the command line.
+/// Checks that a grid of processes samples and evaluates like one rank as threads, also from the command
+/// line.
 #[test]
 fn processes_sample_and_evaluate_as_one_rank() {
     if !has_mpi() {
@@ -260,14 +263,14 @@ fn processes_sample_and_evaluate_as_one_rank() {
     for command in [&sample[..], &["eval", "out"]] {
         let message = |ranks: usize, sets: &[&str]| {
             let mut launched = mpirun(workplace.path());
-            // Launchers change some characters of what they pass on.
+            // Launchers change some characters of forwarded output.
             let own_file = "exec \"$@\" > said-$OMPI_COMM_WORLD_RANK";
             launched.args(["-n", &ranks.to_string(), "sh", "-c", own_file, "sh"]);
             launched.arg(program()).args(command).arg("--json");
             launched.args(sets.iter().flat_map(|set| ["--set", set]));
             let output = launched.output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{sets:?}: {}", text(&output.stderr));
-            // One rank prints one object.
+            // Only one rank prints the JSON object.
             let of_rank = |rank: usize| std::fs::read(workplace.path().join(format!("said-{rank}"))).unwrap();
             assert!((1..ranks).all(|rank| of_rank(rank).is_empty()));
             let message: serde_json::Value = serde_json::from_slice(&of_rank(0)).unwrap();
@@ -305,7 +308,7 @@ fn every_log_begins_with_the_rank_and_its_host() {
     }
 }
 
-/// `benches/scaling/run` starts one job per run, also of independent processes.
+/// Checks that `benches/scaling/run` starts one job per run, also for independent processes.
 #[test]
 fn the_scaling_suite_starts_jobs_in_turn() {
     if !has_mpi() {
@@ -349,7 +352,7 @@ fn the_scaling_suite_starts_jobs_in_turn() {
     }
 }
 
-/// Plimsoll's lines among the launcher's.
+/// Returns Plimsoll's lines, without the launcher's.
 fn message(output: &Output) -> Vec<String> {
     let lines = text(&output.stderr);
     lines.lines().filter(|line| line.starts_with("plimsoll: ")).map(str::to_owned).collect()
@@ -383,7 +386,7 @@ fn an_error_is_reported_once_with_status_two() {
     }
 }
 
-/// Two ranks with different inputs: rank 0 names the first difference before anything starts.
+/// Gives two ranks different inputs: rank 0 must report the first difference before anything starts.
 #[test]
 fn a_rank_that_differs_is_named() {
     if !has_mpi() {

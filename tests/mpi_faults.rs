@@ -1,5 +1,5 @@
-//! Ranks that do not start, do not end, or run another command: a job ends within its deadline with the
-//! reason.
+//! Tests of ranks that do not start, do not end, or run another command: the job ends within its deadline,
+//! with the reason.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,12 +9,12 @@ use crate::common::program;
 use crate::common::random::{Budget, Random};
 use system::fail_point;
 
-/// Longest silence of a rank, so long that no rank is late on a busy machine.
+/// Timeout for a silent rank, long enough for a busy machine.
 const SILENCE: &str = "parallel.timeout_seconds=8";
-/// Longest time of a start in which a rank does not start.
+/// Timeout of a start in which a rank is missing.
 const START: (&str, &str) = ("PLIMSOLL_START_SECONDS", "8");
 
-/// Two ranks, of which the second runs `other`, with these variables.
+/// Returns a job of two ranks with these variables; the second rank runs the command `other`.
 fn job(directory: &Path, variables: &[(&str, &str)], other: &[&str]) -> Command {
     let mut command = mpirun(directory);
     command.args(["-n", "1"]).arg(program());
@@ -23,15 +23,15 @@ fn job(directory: &Path, variables: &[(&str, &str)], other: &[&str]) -> Command 
     command
 }
 
-/// The arguments of a second rank that trains like the first.
+/// Returns the arguments of a second rank that trains like the first.
 fn rank() -> Vec<String> {
     let mut all = vec![program().to_string_lossy().into_owned()];
     all.extend(arguments(2, &[SILENCE]));
     all
 }
 
-/// Starts a job with `environment` whose second rank waits at `point`, and calls `then` with that rank's
-/// process.
+/// Starts a job with `environment` whose second rank pauses at `point`, and calls `then` with that rank's
+/// process id.
 fn held(directory: &Path, environment: Option<(&str, &str)>, point: &str, then: impl FnOnce(u32)) -> Output {
     let here = directory.join("here");
     let hold = format!("{point}:1:{}", here.display());
@@ -72,7 +72,7 @@ fn a_rank_that_does_not_start_ends_the_job() {
         let workplace = workplace();
         job(workplace.path(), &[], other).env(START.0, START.1).output().unwrap()
     };
-    // Each waits for the end of its start.
+    // Each waits until its start times out.
     let [stopped, other, gone] = std::thread::scope(|scope| {
         let stopped = || {
             let workplace = workplace();
@@ -84,7 +84,7 @@ fn a_rank_that_does_not_start_ends_the_job() {
     });
     ended(&stopped, &[late, "rank 1, process ", "has stopped"]);
     ended(&other, &[late, "rank 1, process ", "is another program, ", "sleep"]);
-    // If the other program ends after this rank has begun to start, the launcher itself ends the job.
+    // If the other program ends after this rank has begun to start, the launcher ends the job itself.
     let message = text(&gone.stderr);
     let reason = if message.contains(late) {
         "of which 1 can be seen: another has ended"
@@ -130,7 +130,7 @@ fn ranks_with_other_options_are_named() {
     }
 }
 
-/// The results are written before MPI is finalized.
+/// Checks that results are written before MPI is finalized.
 #[test]
 fn a_rank_that_does_not_end_leaves_the_results() {
     if !has_mpi() {
@@ -146,7 +146,7 @@ fn a_rank_that_does_not_end_leaves_the_results() {
     }
 }
 
-/// Signals at random moments of a job, which must end.
+/// Sends signals at random moments of a job, which must end.
 #[test]
 fn no_signal_at_any_moment_makes_a_job_hang() {
     if !has_mpi() {
@@ -167,7 +167,7 @@ fn no_signal_at_any_moment_makes_a_job_hang() {
         std::thread::sleep(std::time::Duration::from_millis(random.below(1500) as u64));
         let name = *random.one(&["STOP", "KILL", "TERM", "INT", "HUP"]);
         if let Ok(pid) = std::fs::read_to_string(workplace.path().join("pid")) {
-            // The process may have ended.
+            // The process may already have ended.
             let _ =
                 Command::new("kill").args([&format!("-{name}"), pid.trim()]).stderr(Stdio::null()).status();
         }

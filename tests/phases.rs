@@ -1,4 +1,4 @@
-//! Times and memory of a step's phases, in real runs on the CPU.
+//! Tests of times and memory of a step's phases, in real runs on the CPU.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -25,16 +25,16 @@ fn phases_add_up_to_the_step() {
         let seconds = tokens / report.summary.tokens_per_second;
         for rank in &report.ranks {
             assert_eq!(rank.get(Statistic::TimedSteps), 7, "the first warms up");
-            let of = |whole: fn(Phase) -> Statistic| Phase::ALL.map(|phase| rank.get(whole(phase)));
-            let whole = of(Statistic::WholeTime);
+            let phase_values = |whole: fn(Phase) -> Statistic| Phase::ALL.map(|phase| rank.get(whole(phase)));
+            let whole = phase_values(Statistic::WholeTime);
             let step = rank.get(Statistic::WholeStepTime);
             assert!(step.abs_diff(whole.iter().sum()) <= 5, "{whole:?}, {step}");
-            // The phases are within the steps of the loop, each of which is rounded to a microsecond; their
-            // share of a step depends on the machine's other load.
+            // The phases are within the steps of the loop, each rounded to a microsecond. Their fraction of a
+            // step depends on the machine's other load.
             let microseconds = 1e6 * seconds;
             let own_clock = rank.rank == 0;
             assert!(!own_clock || step as f64 <= microseconds + 100.0, "{step} of {microseconds} µs");
-            let median = of(Statistic::MedianTime);
+            let median = phase_values(Statistic::MedianTime);
             let median_step = rank.get(Statistic::MedianStepTime);
             let within = median_step <= step && median.iter().all(|phase| *phase <= step);
             assert!(within, "{median:?}, {median_step}");
@@ -48,14 +48,14 @@ fn phases_add_up_to_the_step() {
     }
 }
 
-/// The lines of a run's `metrics.jsonl`.
+/// Returns the lines of a run's `metrics.jsonl`.
 fn metrics(run_dir: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A step of the five-layer model with one micro-batch: two tensors of its batch, five activations and the
-/// loss, all of which are freed in the step.
+/// Checks a step of the five-layer model with one micro-batch: two batch tensors, five activations and the
+/// loss, all freed within the step.
 #[test]
 fn every_step_records_the_memory_of_its_phases() {
     let directory = tempfile::tempdir().unwrap();
@@ -88,8 +88,8 @@ fn every_step_records_the_memory_of_its_phases() {
     }
 }
 
-/// A step that needs more memory than the others is the step of the next record, on its rank alone; neither
-/// the peak of the run nor later steps hide it.
+/// Checks that a step that needs more memory than others appears in the next record of its rank only, and is
+/// hidden neither by the run's peak nor by later steps.
 #[test]
 fn a_larger_step_is_not_hidden() {
     const LARGE: u64 = 1 << 20;
@@ -119,7 +119,7 @@ fn a_larger_step_is_not_hidden() {
         assert_eq!(records.iter().map(|record| record.step).collect::<Vec<_>>(), steps);
         for record in &records {
             let phases = &record.phases;
-            // The model's output is there when the large tensor is allocated, but not the loss.
+            // When the large tensor is allocated, the model's output exists, but not the loss.
             let large = phases["forward"].after_bytes - 512 + LARGE;
             let peak = if record.step == 5 { large } else { usual };
             assert_eq!(record.step_peak_allocated_bytes, peak, "{record:?}");
@@ -127,16 +127,16 @@ fn a_larger_step_is_not_hidden() {
             let own_peak = if record.rank == 1 { run_peak } else { usual };
             assert_eq!(record.peak_allocated_bytes, own_peak);
             assert_eq!(phases.contains_key(VALIDATION), [7, 11].contains(&line), "{record:?}");
-            // The phases add up: what a rank holds after one is there before the next.
+            // Phases are consistent: a rank's bytes after one phase equal those before the next.
             assert_eq!(phases["optimizer"].after_bytes, record.allocated_bytes);
         }
     }
 }
 
-/// A moment that a hook recorded: its name, its module or gradient, step, pass, and bytes allocated.
+/// A moment recorded by a hook: name of the module or gradient, step, pass, and bytes allocated.
 type Recorded = (String, u64, Option<(usize, usize)>, u64);
 
-/// Trains the five-layer model on one rank, with a hook that notes every moment or without.
+/// Trains the five-layer model on one rank. If `listens`, a hook records every moment.
 fn recorded(run_dir: &Path, sets: &[&str], listens: bool) -> (TrainReport, Vec<Recorded>) {
     let recorded: Arc<Mutex<Vec<Recorded>>> = Arc::default();
     let of_hook = Arc::clone(&recorded);
@@ -202,7 +202,7 @@ fn a_hook_sees_every_moment_and_changes_nothing() {
     assert_eq!(gradients.count(), 10, "a weight and a bias of each layer");
 }
 
-/// Every statistic that does not count time.
+/// Returns every statistic that is not a time.
 fn counts(ranks: &[RankStatistics]) -> Vec<Vec<u64>> {
     let timeless = |rank: &RankStatistics| {
         rank.iter().filter(|(statistic, _)| statistic.unit() != Unit::Microseconds).map(|(_, v)| v).collect()
@@ -229,8 +229,8 @@ fn a_dry_run_times_nothing() {
     assert_eq!(without(&meta.ranks), without(&cpu.ranks), "timing takes no memory");
 }
 
-/// One forward pass: rank, step, whether it trains, weights in flight before and after it, and number of
-/// weights.
+/// One forward pass: rank, step, whether it trains, and numbers of weights (in flight before, in flight
+/// after, in total).
 type Pass = (usize, u32, bool, [usize; 3]);
 
 /// Returns the number of a model's weights that are in flight.
@@ -239,8 +239,8 @@ fn arriving(model: &dyn Model) -> usize {
     weights.filter(|parameter| parameter.weight.tensor().unwrap().is_arriving()).count()
 }
 
-/// Weights of a sharded optimizer are in flight after a step was enqueued; the next pass, a step's or a
-/// validation's, waits for them when it reads them.
+/// Checks that weights of a sharded optimizer are still being gathered after a step has been enqueued, and
+/// that the next pass, of a step or a validation, waits when it reads them.
 #[test]
 fn new_weights_arrive_during_the_next_pass() {
     let sharded = "parallel.zero_stage=1";
@@ -270,11 +270,11 @@ fn new_weights_arrive_during_the_next_pass() {
         let report = run::train(config(text, overrides), options).unwrap();
         let seen = seen.lock().unwrap();
         for rank in 0..report.ranks.len() {
-            // No update came before the first pass.
+            // There was no update before the first pass.
             let mut last = (1, true);
             let mut updates = 0;
             for (_, step, training, [before, after, all]) in seen.iter().filter(|pass| pass.0 == rank) {
-                // The first pass after an update: the next step's, or a validation's.
+                // The first pass after an update, of the next step or of a validation.
                 let first = last.1 && (last.0 < *step || !training);
                 let expected = if first && *travels { *all } else { 0 };
                 assert_eq!((*before, *after), (expected, 0), "{overrides:?}: {rank}, {step}, {training}");

@@ -1,5 +1,5 @@
-//! Pipelines on the command line: a picture of the schedule, the benchmark of all schedules, partitions by
-//! measured times.
+//! Tests of pipelines on the command line: pictures of the schedule, the benchmark of all schedules, and
+//! partitions by measured times.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     command.env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
 }
 
-/// The program without environment variables of a launcher or a user.
+/// Creates a command for the program without environment variables of launchers and users.
 fn clean(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(common::program());
     command.current_dir(directory).args(arguments);
@@ -42,8 +42,9 @@ fn schedules_are_drawn() {
         }
         // Every stage is listed with its layers and memory.
         let stages = if schedule == "interleaved" { 4 } else { 2 };
-        let of = |line: &&str| line.split_whitespace().next().is_some_and(|word| word.parse::<u32>().is_ok());
-        assert_eq!(message.lines().filter(of).count(), stages, "{message}");
+        let is_rank_row =
+            |line: &&str| line.split_whitespace().next().is_some_and(|word| word.parse::<u32>().is_ok());
+        assert_eq!(message.lines().filter(is_rank_row).count(), stages, "{message}");
         let picture = std::fs::read_to_string(directory.path().join("picture.svg")).unwrap();
         assert!(picture.contains("<svg") && picture.trim_end().ends_with("</svg>"));
     }
@@ -78,7 +79,7 @@ fn the_benchmark_measures_every_schedule() {
     let partitions = message.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
     let partitions: Vec<_> = partitions.map(|line| line.split(", ").count() - 2).collect();
     assert_eq!(partitions, [2, 2, 4, 4], "{message}");
-    // A partition by measured times excludes these settings.
+    // These settings conflict with a partition by measured times.
     for key in ["parallel.partition=smallest", "parallel.profile=times.toml"] {
         let set = format!("--set={key}");
         let message =
@@ -103,7 +104,7 @@ fn the_benchmark_measures_every_schedule() {
     }
 }
 
-/// Two ranks with four layers and a long head.
+/// Settings of two ranks with four layers and a large head.
 const DIVIDED: [&str; 5] = [
     "--set=parallel.pipeline=2",
     "--set=model.layers=4",
@@ -112,14 +113,14 @@ const DIVIDED: [&str; 5] = [
     "--set=parallel.lanes=2",
 ];
 
-/// Runs a command that must succeed, and returns its standard output.
+/// Runs a command that must succeed. Returns its standard output.
 fn done(directory: &Path, arguments: &[&str]) -> String {
     let output = plimsoll(directory, arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// Runs a command that must be refused, and returns its one sentence.
+/// Runs a command that must be refused. Returns its single sentence.
 fn refused(directory: &Path, arguments: &[&str]) -> String {
     let output = plimsoll(directory, arguments);
     let message = text(&output.stderr);
@@ -177,7 +178,7 @@ fn plans_and_runs_use_the_same_measured_times() {
             assert_eq!(timed["ranks"][rank][key], planned["ranks"][rank][key], "rank {rank}, {key}");
         }
     }
-    // A resumed run reads its times again, and reports if they are missing.
+    // A resumed run reads its times again, and reports if the file is missing.
     let resume = ["train", "--device=cpu", "--run-dir", "timed", "--resume"];
     std::fs::rename(&file, directory.join("gone.toml")).unwrap();
     assert!(refused(directory, &resume).contains("times.toml cannot be read"));
@@ -190,7 +191,7 @@ fn plans_and_runs_use_the_same_measured_times() {
     let message =
         done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=200MiB"]].concat());
     assert!(message.contains(" --set parallel.profile=)"), "{message}");
-    // With one stage nothing is partitioned, but the file must still be of this run.
+    // With one stage nothing is partitioned, but the file must still belong to this run.
     let one = "--set=parallel.pipeline=1";
     done(directory, &[&plan[..], &[by_times, one]].concat());
     let train = [&["train", "run.toml", "--device=cpu", "--run-dir", "one"], &DIVIDED[..]].concat();
@@ -232,7 +233,7 @@ fn the_use_of_a_profile_is_printed_as_a_command() {
     assert!(message.contains("there is nothing to partition"), "{message}");
 }
 
-/// With one GPU the ranks of the pipeline share it.
+/// With a single GPU, the ranks of the pipeline share it.
 #[test]
 fn a_gpu_times_layers_and_the_run_equals_its_plan() {
     if !gpu() {
@@ -254,10 +255,10 @@ fn a_gpu_times_layers_and_the_run_equals_its_plan() {
     let times: toml::Table =
         std::fs::read_to_string(directory.path().join("times.toml")).unwrap().parse().unwrap();
     for layer in times["layers"].as_array().unwrap() {
-        let of = |key: &str| layer[key].as_integer().unwrap();
+        let nanoseconds = |key: &str| layer[key].as_integer().unwrap();
         // A kernel takes at least a microsecond, and none of these takes a second.
         for key in ["forward", "backward_input", "backward_weight", "update"] {
-            assert!((1_000..1_000_000_000).contains(&of(key)), "{key}: {times}");
+            assert!((1_000..1_000_000_000).contains(&nanoseconds(key)), "{key}: {times}");
         }
     }
     let by_times = "--set=parallel.profile=times.toml";

@@ -1,4 +1,4 @@
-//! `plimsoll plan`: fits and refusals, remedies, proposals, and devices that are not present.
+//! Tests of `plimsoll plan`: fits and refusals, remedies, proposals, and devices that are not present.
 
 mod address_limits;
 mod predictions;
@@ -19,7 +19,7 @@ fn plimsoll(directory: &Path) -> Command {
     command
 }
 
-/// `plimsoll plan run.toml` with overrides and other arguments.
+/// Runs `plimsoll plan run.toml` with overrides and further arguments.
 fn planned(directory: &Path, sets: &[&str], more: &[&str]) -> Output {
     let sets = sets.iter().flat_map(|set| ["--set", set]);
     plimsoll(directory).args(["plan", "run.toml"]).args(sets).args(more).output().unwrap()
@@ -37,7 +37,7 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
     let fits = planned(directory.path(), &large, &["--json"]);
     let needs = json(&fits)["fit"]["needs_bytes"].as_u64().unwrap();
     let reserved = json(&fits)["ranks"][0]["peak_reserved_bytes"].as_u64().unwrap();
-    // Pages that are reserved and that no block lies on take no memory of the host.
+    // Reserved pages that no block uses take no host memory.
     let held = needs - json(&fits)["fit"]["host"]["bytes"].as_u64().unwrap();
     assert!(held <= reserved && held > reserved / 2, "{held} held, {reserved} reserved");
     let capacity = format!("{}", needs - 1);
@@ -46,9 +46,9 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
     let fit = &json(&short)["fit"];
     assert_eq!((&fit["fits"], &fit["needs_bytes"]), (&false.into(), &needs.into()));
     assert_eq!(fit["capacity_bytes"].as_u64(), Some(needs - 1));
-    // The advice is one sentence, and the advised configuration fits in as few bytes as it says.
+    // The advice is one sentence, and the advised configuration fits in exactly the stated bytes.
     let refused = planned(directory.path(), &large, &["--capacity", &capacity]);
-    // The verdict is the last line of the text, and is printed once.
+    // The result is the last line of the text, and is printed once.
     let table = text(&refused.stdout);
     let printed = text(&refused.stderr);
     assert!(printed.is_empty(), "{printed}");
@@ -62,7 +62,7 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
     assert_eq!(advised.status.code(), Some(0));
     let bytes = json(&advised)["fit"]["needs_bytes"].as_u64().unwrap();
     assert!(printed.contains(&telemetry::units::grouped(bytes)), "{printed}");
-    // `train` refuses the run too under a limit.
+    // Under a limit, `train` refuses the run too.
     let limit = format!("memory.limit_bytes={}", reserved - 1);
     let train = |more: &[&str]| {
         let sets = [&large[..], &[limit.as_str()]].concat();
@@ -80,7 +80,7 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
         "{printed}"
     );
     assert!(!directory.path().join("out").exists());
-    // Without a plan the run starts, and runs out of memory.
+    // Without a plan, the run starts and runs out of memory.
     let output = train(&["--no-plan"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("out of memory"), "{}", text(&output.stderr));
@@ -107,7 +107,7 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
     let here = planned(directory.path(), &[], &["--json", "--device", "cpu"]);
     let there = planned(directory.path(), &[], &["--json", "--device", "here.toml"]);
     assert_eq!(json(&here), json(&there));
-    // An existing file is unchanged: it may be a configuration.
+    // An existing file is unchanged, because it may be a configuration.
     assert_eq!(describe("run.toml").status.code(), Some(2));
     assert!(planned(directory.path(), &[], &[]).status.success());
     std::fs::write(directory.path().join("wrong.toml"), "kind = \"cuda\"\n").unwrap();
@@ -145,7 +145,7 @@ fn a_thousand_ranks_are_planned_by_role() {
         assert_eq!(plan["ranks"].as_array().unwrap().len(), 1024);
         assert_eq!(plan["world_size"], 1024);
         let roles = plan["roles"].as_array().unwrap();
-        // At least two kinds: ranks that validate and ranks that do not.
+        // At least two roles: ranks that validate and ranks that do not.
         assert!((2..24).contains(&roles.len()), "{}", roles.len());
         if more == "parallel.zero_stage=0" {
             assert_eq!(roles[0]["ranks"], "0-2");
@@ -157,7 +157,7 @@ fn a_thousand_ranks_are_planned_by_role() {
     }
 }
 
-/// Four micro-batches of `size` sequences.
+/// Returns the settings of a step of four micro-batches with `size` sequences each.
 fn micro_batches_of(size: usize) -> Vec<String> {
     vec![format!("train.micro_batch_size={size}"), format!("train.global_batch_size={}", 4 * size)]
 }
@@ -188,7 +188,7 @@ fn the_largest_value_that_fits_is_found_and_the_next_does_not_fit() {
         };
         assert!(fits(value) && !fits(value + unit), "{printed}");
         assert!(printed.contains(&format!("the next one, {}, ", value + unit)), "{printed}");
-        // Larger micro-batches are as many, which makes another step.
+        // The number of larger micro-batches stays the same, which makes a larger step.
         assert_eq!(printed.contains(" sequences a step instead of 8, "), name == "micro_batch_size");
     }
     let output = planned(directory.path(), &[], &["--largest", "heads"]);
@@ -226,14 +226,14 @@ fn proposals_fit_in_their_stated_bytes() {
         let plan = json(&plan);
         assert_eq!((&plan["fit"]["fits"], &plan["world_size"]), (&true.into(), &2.into()));
         assert_eq!(plan["fit"]["needs_bytes"], proposal["peak_reserved_bytes"]);
-        // A plan and a proposal have one clock.
+        // A plan and a proposal predict the same time.
         let predicted = plan["predicted_step_seconds"].as_f64().unwrap();
         assert!((predicted / proposal["step_seconds"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{proposal}");
     }
     // No proposal fits in less than the device's own overhead.
     let output = planned(directory.path(), &large, &["--fit", "512MiB", "--device", "cuda"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("before it allocates"));
-    // Three ranks have uneven runs of lanes, but two layers are no three stages.
+    // With three ranks, numbers of lanes are uneven; two layers cannot form three stages.
     let three = ["--fit", "4GiB", "--ranks", "3", "--device", "cuda", "--json"];
     let proposals = json(&planned(directory.path(), &large, &three));
     let list = proposals["proposals"].as_array().unwrap();
@@ -242,7 +242,7 @@ fn proposals_fit_in_their_stated_bytes() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
 }
 
-/// Runs a command limited to this many bytes of data and seconds of processor time.
+/// Runs a command with limits on bytes of data and on processor seconds.
 fn bounded(directory: &Path, kibibytes: u64, arguments: &[&str]) -> Output {
     let mut command = Command::new("bash");
     command
@@ -252,7 +252,8 @@ fn bounded(directory: &Path, kibibytes: u64, arguments: &[&str]) -> Output {
     command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
 }
 
-/// The largest accepted counts are planned in 500 MB and by few allocations, or refused with a reason.
+/// Checks that the largest accepted counts are planned in 500 MB with few allocations, or refused with a
+/// reason.
 #[test]
 fn the_cost_of_a_plan_depends_on_its_distinct_work() {
     const SMALL: &str = "train.micro_batch_size=1";
@@ -296,7 +297,7 @@ fn the_cost_of_a_plan_depends_on_its_distinct_work() {
             Some(reason) => {
                 assert!(output.status.code() == Some(2) && printed.contains(reason), "{printed}")
             }
-            // Configurations that do not fit are planned too, and then refused.
+            // Configurations that do not fit are planned in full, then refused.
             None => {
                 let plan = json(&output);
                 assert!(plan["ranks"].is_array(), "{sets:?}: {printed}");
@@ -308,7 +309,7 @@ fn the_cost_of_a_plan_depends_on_its_distinct_work() {
     }
 }
 
-/// A plan's host memory is within 5 % of the peak that the system measures.
+/// Checks that the planned host memory is within 5 % of the measured peak.
 #[test]
 fn the_planned_host_memory_matches_a_run() {
     const WIDE: [&str; 3] =
@@ -407,8 +408,8 @@ fn layers_that_cannot_multiply_in_fp8_are_refused() {
     }
 }
 
-/// The steps that a run of so many epochs takes, whether it packs conversations or not; and those of the
-/// page, the searches and the schedule, which begin with the same.
+/// Checks the number of steps of epochs, with and without packed conversations, in the plan, its page,
+/// searches and the schedule.
 #[test]
 fn a_plan_counts_the_steps_of_epochs() {
     let directory = workplace();

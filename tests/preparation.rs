@@ -1,5 +1,5 @@
-//! The preparation of a run: its first lines come at once, a request to stop ends it, a plan reads no data,
-//! and a hostile chat template ends it in a sentence.
+//! Tests of preparing a run: its first lines appear at once, a request to stop ends it, a plan reads no data,
+//! and a hostile chat template ends it with a sentence.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -10,10 +10,10 @@ use crate::common::jobs::{clean, signal, text, workplace};
 use crate::common::program;
 use system::fail_point;
 
-/// Bytes of a sparse file that nobody reads to its end in a test.
+/// Size in bytes of a sparse file that no test reads completely.
 const ENDLESS: u64 = 256 << 30;
 
-/// A workplace with a corpus that is too long to be read, `endless.txt`, and such conversations,
+/// Creates a workplace with a corpus and conversations that are too long to be read: `endless.txt` and
 /// `endless.jsonl`.
 fn with_endless() -> tempfile::TempDir {
     let workplace = workplace();
@@ -25,7 +25,7 @@ fn with_endless() -> tempfile::TempDir {
     workplace
 }
 
-/// Settings under which a run reads all of its data before it starts, and the line that it begins with.
+/// Settings with which a run reads all of its data before it starts, and its first line of output.
 const READ_WHOLE: [(&[&str], &str); 3] = [
     (&["data.paths=['endless.txt']", "data.pack_documents=true"], "packing documents: reading all "),
     (&["data.paths=['endless.txt']", "data.tokenizer=gpt2"], "hashing the corpus: reading all "),
@@ -47,7 +47,7 @@ fn a_plan_reads_no_data() {
             let output = plan(more);
             assert_eq!(output.status.code(), Some(0), "{sets:?}: {}", text(&output.stderr));
         }
-        // What is checked without reading is checked.
+        // Everything that can be checked without reading is checked.
         let missing: Vec<_> = sets.iter().map(|set| set.replace("endless.", "missing.")).collect();
         let missing: Vec<_> = missing.iter().map(String::as_str).collect();
         let output = command(workplace.path(), "plan", &missing).output().unwrap();
@@ -56,7 +56,8 @@ fn a_plan_reads_no_data() {
     }
 }
 
-/// Plans of data that is tokenized, packed or rendered equal plans and runs of the data itself.
+/// Checks that plans of tokenized, packed or rendered data, which is not read, equal plans and runs of the
+/// data itself.
 #[test]
 fn a_plan_of_unread_data_is_that_of_the_run() {
     let workplace = with_endless();
@@ -97,7 +98,7 @@ fn a_plan_of_unread_data_is_that_of_the_run() {
     }
 }
 
-/// The line comes although the run has hours to read, and the run ends when it is asked to.
+/// Checks that the line appears although the run would read for hours, and that the run ends on request.
 #[test]
 fn a_run_says_at_once_what_it_reads_and_stops_when_asked() {
     let workplace = with_endless();
@@ -119,7 +120,7 @@ fn a_run_says_at_once_what_it_reads_and_stops_when_asked() {
     }
 }
 
-/// Trains on so many equal conversations by a template.
+/// Returns a command that trains on `conversations` equal conversations with a template.
 fn chat(directory: &Path, conversations: usize, template: &str) -> Command {
     let messages =
         r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
@@ -131,8 +132,8 @@ fn chat(directory: &Path, conversations: usize, template: &str) -> Command {
     train
 }
 
-/// Each ends within its limit of steps, processor time, memory, stack or text, and only the process that
-/// renders it reaches that.
+/// Checks that each template ends within its limit of steps, processor time, memory, stack or text, and only
+/// the rendering process reaches that limit.
 #[test]
 fn hostile_chat_templates_are_refused_in_a_sentence() {
     let workplace = workplace();
@@ -181,7 +182,7 @@ fn a_request_to_stop_ends_a_run_that_renders() {
     let workplace = workplace();
     let reached = workplace.path().join("reached");
     let template = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}";
-    // So long a file is announced.
+    // A file this long is announced.
     let mut train = chat(workplace.path(), 20_000, template);
     train.env(fail_point::VARIABLE, format!("conversation about to be rendered:3:{}", reached.display()));
     let mut child = train.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Ranks as processes: results, failures, kills and restarts.
+//! Tests of ranks as processes: results, failures, kills and restarts.
 #![allow(
     clippy::panic,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! `plimsoll profile`: the operators of a step, their trace, and ranges for tools.
+//! Tests of `plimsoll profile`: the operators of a step, their trace, and ranges for profiling tools.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -26,15 +26,15 @@ fn sum(rows: &Value, key: &str) -> f64 {
     rows.as_array().unwrap().iter().map(|row| row[key].as_f64().unwrap()).sum()
 }
 
-/// The bytes of a step along each axis, in a profile or a plan.
+/// Returns the bytes sent in a step along each axis, from a profile or a plan.
 fn sent(axes: &Value) -> Vec<(String, u64)> {
     let axes = axes.as_array().map(Vec::as_slice).unwrap_or_default();
-    let of =
+    let axis_bytes =
         |axis: &Value| (axis["axis"].as_str().unwrap().to_owned(), axis["step_bytes_sent"].as_u64().unwrap());
-    axes.iter().map(of).collect()
+    axes.iter().map(axis_bytes).collect()
 }
 
-/// The bytes that a configuration's plan has of them.
+/// Returns the planned bytes sent in a step along each axis.
 fn planned(directory: &Path, sets: &[&str]) -> Vec<(String, u64)> {
     let mut arguments = vec!["plan", "run.toml", "--device", "cpu", "--json"];
     sets.iter().for_each(|set| arguments.extend(["--set", set]));
@@ -83,14 +83,14 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
             let by_module = sum(modules, in_table);
             assert!((table - by_module).abs() <= 1e-6 * table.abs().max(1.0), "{in_table}: {by_module}");
         }
-        // The best rate is one: no row is beyond it.
+        // The best rate is an upper bound: no row exceeds it.
         let best = profile["flops_per_second"].as_f64().unwrap() / 1e3;
         for row in operators.as_array().unwrap().iter().chain(modules.as_array().unwrap()) {
             let [flops, time] = ["flops", "device_milliseconds"].map(|key| row[key].as_f64().unwrap());
             assert!(flops <= best * time * (1.0 + 1e-9), "{row} beyond {best}");
         }
         assert_eq!(sent(&profile["sent"]), planned(directory.path(), sets), "{sets:?}");
-        // The phases of a step tile it, so operators do too.
+        // The phases partition a step, and so do operators.
         let phases: f64 =
             events.iter().filter(|event| event["cat"] == "phase").map(|e| e["dur"].as_f64().unwrap()).sum();
         let table = 2e3 * sum(operators, "device_milliseconds");
@@ -105,7 +105,7 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
             has("attention", "forward") && has("attention", "backward") && has("linear", "backward weight")
         );
         assert_eq!(has("attention", "recompute"), number == 2, "{operators}");
-        // A step leaves as many bytes as it found, but for what the next one keeps.
+        // A step leaves as many bytes as it found, except for what the next step keeps.
         assert_eq!(profile["ranks"], [1, 4, 4][number]);
     }
 }
@@ -119,7 +119,7 @@ fn flops_are_those_of_the_matmuls_and_tables_have_orders() {
     let parsed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let weights = [3 * 300, 300 * 300, 300 * 400, 400 * 300, 300 * 100];
     let all: u64 = weights.iter().sum();
-    // Forward, weights, and the inputs of all layers but the first, of 80 samples.
+    // Forward, weight gradients, and input gradients of all layers but the first, for 80 samples.
     let flops = 2 * 80 * (3 * all - weights[0]);
     assert_eq!(sum(&parsed["operators"], "flops"), flops as f64);
     for (order, first) in
@@ -134,7 +134,7 @@ fn flops_are_those_of_the_matmuls_and_tables_have_orders() {
         assert!(text.contains("total") && text.contains("of best"), "{text}");
         assert_eq!(lines.iter().any(|line| line.contains(" more ")), order.contains(&"2"), "{text}");
     }
-    // Bad arguments end with status 2.
+    // Invalid arguments end with status 2.
     std::fs::write(directory.path().join("mine.json"), "{}").unwrap();
     for (arguments, why) in [
         (&["--steps", "0"][..], "0"),
@@ -162,7 +162,7 @@ fn a_profile_of_a_run_is_on_its_page() {
     }
 }
 
-/// A tool's library that writes the names of ranges to the file in `RANGES`.
+/// Source of a profiling library that writes the names of ranges to the file in `RANGES`.
 const TOOL: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-//! The program and its scripts, as commands.
+//! Tests of the program and its scripts as commands.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod attacks;

@@ -1,4 +1,4 @@
-//! A two-layer GPT-2 and the five-layer MLP, compared with recordings of PyTorch.
+//! Compares a two-layer GPT-2 and the five-layer MLP with recordings of PyTorch.
 
 use crate::common::devices::computing;
 use crate::common::{Recording, relative, tokens};
@@ -40,7 +40,7 @@ fn slots(parameters: &Parameters) -> Vec<Slot> {
     parameters.list().iter().map(slot).collect()
 }
 
-/// Gradient of each parameter: the sum over its uses, in order.
+/// Returns the gradient of each parameter: the sum over its uses, in order.
 fn by_parameter(parameters: &Parameters, gradients: &Gradients) -> Vec<Tensor> {
     let mut sums: Vec<Option<Tensor>> = vec![None; parameters.list().len()];
     for used in parameters.uses() {
@@ -53,7 +53,7 @@ fn by_parameter(parameters: &Parameters, gradients: &Gradients) -> Vec<Tensor> {
     sums.into_iter().map(Option::unwrap).collect()
 }
 
-/// A packed bias without its keys, whose true gradient is zero.
+/// Returns a packed bias without the keys' part, whose true gradient is zero.
 fn without_keys(values: &[f32]) -> Vec<f32> {
     let third = values.len() / 3;
     [&values[..third], &values[2 * third..]].concat()
@@ -101,7 +101,7 @@ fn twenty_adamw_steps_of_the_gpt_match_the_recording() {
     computing().iter().for_each(twenty_adamw_steps);
 }
 
-/// The allowed distance from the recording, which PyTorch made on the CPU.
+/// Returns the allowed distance from the recording, which PyTorch made on the CPU.
 fn tolerance(device: &Device) -> f64 {
     if device.backend() == Backend::Cpu { 5e-6 } else { 2e-5 }
 }

@@ -1,4 +1,4 @@
-//! Steps that run out of memory are repeated with smaller micro-batches.
+//! Tests of steps that run out of memory and are repeated with smaller micro-batches.
 
 use std::path::Path;
 
@@ -14,7 +14,8 @@ use worker::DeviceChoice;
 
 const HALVES: &str = "train.on_out_of_memory=halve_micro_batch";
 
-/// Trains in `run_dir`. Rank 1 needs a gibibyte more in step `step` unless its micro-batches have one row.
+/// Trains in `run_dir`. In step `step`, rank 1 needs an additional gibibyte unless its micro-batches have one
+/// row.
 fn train(run_dir: &Path, step: u32, sets: &[&str], options: RunOptions) -> Result<TrainReport, RunError> {
     let hook = with_forward(move |model, tape, input| {
         let device = tape.device();
@@ -45,7 +46,7 @@ fn sessions(run_dir: &Path) -> Vec<Value> {
     serde_json::from_slice(&std::fs::read(run_dir.join("sessions.json")).unwrap()).unwrap()
 }
 
-/// The sizes of the test's configuration, and their halves, with the lanes of the former.
+/// Settings with half of the configuration's micro-batch sizes and unchanged lanes.
 const HALVED: [&str; 2] = ["train.micro_batch_size=1", "train.validation_micro_batches=6"];
 
 #[test]
@@ -56,7 +57,7 @@ fn a_run_that_would_fail_finishes() {
     let error = train(&path("stops"), 4, &[], RunOptions::default()).unwrap_err();
     assert_eq!(error.exit_status(), 1);
     assert!(error.to_string().contains("out of memory"), "{error}");
-    // With it, it does all steps.
+    // With the option, it completes all steps.
     let report = train(&path("halves"), 4, &[HALVES], RunOptions::default()).unwrap();
     assert_eq!((report.summary.steps, report.summary.losses.len()), (6, 6));
     let all = sessions(&path("halves"));
@@ -65,7 +66,7 @@ fn a_run_that_would_fail_finishes() {
     assert_eq!(all[1]["after_step"], 3);
     assert_eq!(all[1]["changed"]["train.micro_batch_size"]["from"], "2");
     assert_eq!(all[1]["changed"]["train.micro_batch_size"]["to"], "1");
-    // The bits are those of a run that is stopped after the same step and resumed with half the size.
+    // The bits equal those of a run that is stopped after the same step and resumed with half the size.
     let until = RunOptions { interrupt: Interrupt::after(3), ..RunOptions::default() };
     assert!(train(&path("by hand"), 99, &[HALVES], until).unwrap().interrupted);
     let resumed = RunOptions { resume: true, ..RunOptions::default() };
@@ -96,7 +97,7 @@ fn the_first_step_is_repeated_from_the_start() {
     );
     let page = run::report_run(&path("halves"), &[]).unwrap().to_html();
     assert!(page.contains("train.micro_batch_size is 1 and was 2: bits may differ after step 0"));
-    // The bits are those of a run with the smaller micro-batches.
+    // The bits equal those of a run with the smaller micro-batches.
     let small = train(&path("small"), 1, &HALVED, RunOptions::default()).unwrap();
     assert_eq!(report.summary.losses, small.summary.losses);
     assert_eq!(report.summary.weights_sha256, small.summary.weights_sha256);
@@ -106,8 +107,8 @@ fn the_first_step_is_repeated_from_the_start() {
     assert_eq!(plain.summary.weights_sha256, ready.summary.weights_sha256);
 }
 
-/// Ranks that sum gradients in shards communicate within passes: a step is repeated from the last checkpoint,
-/// and the first one, which is rehearsed, from the start.
+/// Checks ranks that sum gradients in shards and therefore communicate within passes: a step is repeated from
+/// the last checkpoint, and the first step, which is rehearsed, from the start.
 #[test]
 fn runs_with_sharded_gradients_go_on_from_a_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
@@ -125,7 +126,7 @@ fn runs_with_sharded_gradients_go_on_from_a_checkpoint() {
         let went_on = all[1]["after_step"].as_u64().unwrap();
         assert!(went_on == after || went_on == 0, "{name}: {went_on}");
         let after = went_on;
-        // The bits are those of a run without shards that is stopped there and resumed with half the size.
+        // The bits equal those of a run without shards that is stopped there and resumed with half the size.
         let by_hand = path(&format!("{name} by hand"));
         if after > 0 {
             let until = RunOptions { interrupt: Interrupt::after(after), ..RunOptions::default() };

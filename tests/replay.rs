@@ -1,4 +1,4 @@
-//! `plimsoll replay`: recordings that match, one that differs, and other files.
+//! Tests of `plimsoll replay`: recordings that match, one that differs, and other files.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ fn every_recording_matches() {
 
 #[test]
 fn a_mismatch_is_printed_and_fails() {
-    // Two operations, the second with a wrong counter.
+    // Two operations; the second has a wrong counter.
     let recording = r#"{"total_memory": 1073741824, "alloc_conf": "",
         "limit_bytes": null, "limit_fraction": null,
         "stat_names": ["allocation.all.current", "num_sync_all_streams"], "initial": [0, 1],

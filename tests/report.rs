@@ -1,4 +1,4 @@
-//! Pages of real runs and plans: `plimsoll report` and `plimsoll plan --html`.
+//! Tests of pages of real runs and plans: `plimsoll report` and `plimsoll plan --html`.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! Jobs that lose ranks, hosts and launchers at random moments, start again by themselves, and end with the
-//! weights of an undisturbed run.
+//! Tests of jobs that lose ranks, hosts and launchers at random moments, restart by themselves, and end with
+//! the weights of an undisturbed run.
 
 mod disk;
 mod restarted;
@@ -17,25 +17,25 @@ use restarted::{
 };
 use serde_json::Value;
 
-/// Steps of the jobs that are disturbed.
+/// Number of steps of the disturbed jobs.
 const STEPS: u64 = 200;
-/// Disks of the jobs that are disturbed.
+/// Simulated disks of the disturbed jobs.
 const DISKS: [Slow; 3] = [SLOW_DISK, SLOW_DISK, (SLOW_DISK.0, 400)];
-/// Disturbances of a job of the long driver.
+/// Number of disturbances per job in a long run.
 const EACH: usize = 6;
 
-/// The ways in which a job is disturbed.
+/// Ways in which a job is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blow {
-    /// A rank is killed, or stopped.
+    /// A signal that kills or stops a rank.
     Rank(&'static str),
-    /// The launcher is killed, or stopped.
+    /// A signal that kills or stops the launcher.
     Launcher(&'static str),
-    /// All processes of a host are killed, and it does not answer for some time.
+    /// All processes of a host are killed, and the host does not respond for some time.
     Host,
     /// The disk is full for some time.
     FullDisk,
-    /// A host's network is away for some time.
+    /// A host is disconnected for some time.
     Cable,
 }
 
@@ -53,7 +53,7 @@ impl Blow {
         };
         std::thread::spawn(move || {
             std::thread::sleep(lasts);
-            // The job may have ended.
+            // The job may already have ended.
             let _ = std::fs::remove_file(file);
         });
     }
@@ -69,7 +69,7 @@ const BLOWS: [Blow; 7] = [
     Blow::FullDisk,
 ];
 
-/// [`BLOWS`] with lost networks among them.
+/// Like [`BLOWS`], with disconnected hosts.
 const BLOWS_OF_NETWORKS: [Blow; 8] = [
     Blow::Cable,
     Blow::Rank("KILL"),
@@ -91,7 +91,7 @@ fn a_disturbed_job_over_two_networks_ends_with_the_weights_of_an_undisturbed_one
     disturb(Hosts::Networks, &BLOWS_OF_NETWORKS);
 }
 
-/// Disturbs jobs at random moments: two in a short run, and for `PLIMSOLL_LONG_TESTS` seconds otherwise.
+/// Disturbs jobs at random moments: two jobs in a short run, else for `PLIMSOLL_LONG_TESTS` seconds.
 fn disturb(hosts: Hosts, blows: &[Blow]) {
     if !has_mpi() {
         return;
@@ -112,7 +112,7 @@ fn disturb(hosts: Hosts, blows: &[Blow]) {
             if job.has_ended() {
                 break;
             }
-            // Every job is disturbed in another way first.
+            // Every job begins with a different disturbance.
             blows[struck % blows.len()].strike(&job, &mut random);
             struck += 1;
         }
@@ -144,13 +144,13 @@ fn a_lost_host_is_left_out_until_it_answers_again() {
     assert!(sessions[1]["restart"]["seconds_to_next_step"].as_f64().unwrap() > 0.0);
 }
 
-/// Returns the step from which a session went on.
+/// Returns the step from which a session continued.
 fn after_step(session: &Value) -> u64 {
     session["after_step"].as_u64().unwrap()
 }
 
-/// Ranks that are lost between two checkpoints, with and without state that each rank has for itself: no
-/// checkpoint is written before the end.
+/// Loses ranks between checkpoints, with replicated and with sharded state. No checkpoint is written before
+/// the end.
 #[test]
 fn a_job_goes_on_from_the_memory_of_its_hosts() {
     if !has_mpi() {
@@ -178,7 +178,8 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
     }
 }
 
-/// The states in memory lack files, so the job begins again, and keeps states in memory from there on.
+/// Checks that a job restarts from the beginning if its in-memory states lack files, and keeps in-memory
+/// states from then on.
 #[test]
 fn an_incomplete_state_does_not_keep_others_out_of_memory() {
     if !has_mpi() {
@@ -192,7 +193,7 @@ fn an_incomplete_state_does_not_keep_others_out_of_memory() {
     job.pid(1).into_iter().for_each(|pid| job.signal("STOP", pid));
     std::thread::sleep(Duration::from_millis(500));
     let (_, path) = job.newest_state().unwrap();
-    // A step that the job reaches again, and a later one than those of all states that follow.
+    // A step that the job reaches again, and a step later than all following states.
     let [reached, later] = ["step-000005", "step-001000"].map(|name| path.with_file_name(name));
     std::fs::rename(path, &later).unwrap();
     std::fs::remove_file(later.join("manifest.json")).unwrap();
@@ -213,7 +214,7 @@ fn an_incomplete_state_does_not_keep_others_out_of_memory() {
     assert!(went_on.len() == 3 && went_on[1] == 0 && went_on[2] >= kept, "{went_on:?}, {kept}: {messages}");
 }
 
-/// One process whose ranks are threads, which share a GPU where there is one, with states in memory.
+/// Uses one process whose ranks are threads with in-memory states; they share a GPU if there is one.
 #[test]
 fn a_job_of_threads_goes_on_after_each_kill() {
     let kills = if gpu() { 10 } else { 2 };
@@ -236,8 +237,8 @@ fn a_job_of_threads_goes_on_after_each_kill() {
     println!("{kills} kills on {}: {costs}", whole["device_model"]);
 }
 
-/// Nobody watches the job: it goes on from the checkpoint before the damaged one, of which each rank verifies
-/// a share.
+/// Checks that an unattended job continues from the checkpoint before a damaged one; each rank verifies a
+/// share of the files.
 #[test]
 fn a_job_goes_on_from_the_checkpoint_before_a_damaged_one() {
     let whole = whole(STEPS);
@@ -252,7 +253,7 @@ fn a_job_goes_on_from_the_checkpoint_before_a_damaged_one() {
         let Some(mut job) = job else { return };
         job.await_checkpoint(60);
         let ranks: Vec<_> = (0..4).filter_map(|rank| job.pid(rank)).collect();
-        // Each rank stops, so that no newer checkpoint comes.
+        // Each rank is stopped, so that no newer checkpoint appears.
         ranks.iter().for_each(|pid| job.signal("STOP", *pid));
         let (damaged, before) = job.damage_newest(file);
         ranks.iter().for_each(|pid| job.signal("KILL", *pid));
@@ -266,7 +267,7 @@ fn a_job_goes_on_from_the_checkpoint_before_a_damaged_one() {
     }
 }
 
-/// The memory of a lost host is deleted, as if its power had failed.
+/// Deletes the memory of a lost host, as in a power failure.
 #[test]
 fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {
     if !has_mpi() {
@@ -373,13 +374,13 @@ fn a_job_that_is_stopped_or_refused_does_not_start_again() {
     }
 }
 
-/// `launch/slurm.sbatch` with stand-ins for Slurm's programs.
+/// Runs `launch/slurm.sbatch` with stand-ins for Slurm's programs.
 #[test]
 fn slurm_starts_a_job_again_on_the_nodes_that_answer() {
     let directory = workplace(10);
     let path = |name: &str| directory.path().join(name);
     common::scripts::write(&path("bin/scontrol"), "printf 'node1\\nnode2\\n'");
-    // The second node answers until the job has failed once.
+    // The second node responds until the job has failed once.
     let srun = "case \"$*\" in *' true') [[ $* != *node2* || ! -e failed ]]; exit;; esac\n\
                 echo \"$*\" >>starts; [[ -e failed ]] || { touch failed; exit 1; }";
     common::scripts::write(&path("bin/srun"), srun);

@@ -1,17 +1,18 @@
-//! `launch/sanitize` with a stand-in for compute-sanitizer: a report counts by the owner of its kernels.
+//! Tests of `launch/sanitize` with a stand-in for compute-sanitizer: a report is attributed to the owner of
+//! its kernels.
 
 use std::fs;
 use std::process::Command;
 
 use crate::common::scripts;
 
-/// A sanitizer record about accesses of kernels.
+/// Returns a sanitizer record about memory accesses of kernels.
 fn record(kernels: &[&str]) -> String {
     let index = |kernel: &&str| format!("<where>\n<func>{kernel}</func>\n<pc>0xaf0</pc>\n</where>\n");
     format!("<record>\n<kind>Analysis</kind>\n{}</record>\n", kernels.iter().map(index).collect::<String>())
 }
 
-/// Columns: tool, records, the tests' output, the group's verdict, exit status.
+/// Tool, records, the tests' output, the expected result of the group, exit status.
 type Case<'a> = (&'a str, &'a [&'a [&'a str]], &'a str, &'a str, i32);
 
 #[test]
@@ -65,7 +66,7 @@ fn reports_count_by_the_owner_of_their_kernels() {
     }
 }
 
-/// The stand-in receives each tool's options and the number of repeats.
+/// Checks that the stand-in receives each tool's options and number of repeats.
 #[test]
 fn each_tool_has_its_groups_and_options() {
     let directory = tempfile::tempdir().unwrap();

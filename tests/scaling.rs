@@ -1,4 +1,4 @@
-//! The scaling suite, with real runs on the CPU.
+//! Tests of `plimsoll bench scaling`, with real runs on the CPU.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Arguments of a small model and few steps.
+/// Arguments for a small model and few steps.
 const TINY: [&str; 12] = [
     "--device=cpu",
     "--model=small",

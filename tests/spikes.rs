@@ -1,4 +1,5 @@
-//! Spikes of the gradient norm: the same decisions and weights on every grid, also after an interruption.
+//! Tests of gradient-norm spikes: decisions and weights are the same on every grid, also after an
+//! interruption.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use run::{Interrupt, RunError, RunOptions, TrainReport};
 use serde_json::Value;
 use worker::DeviceChoice;
 
-/// So low a threshold that a run meets some spikes.
+/// Settings with a threshold so low that a run has some spikes.
 const SPIKY: [&str; 5] = [
     "train.steps=60",
     "train.spike_deviations=1.5",
@@ -36,7 +37,7 @@ fn json(run_dir: &Path, name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(run_dir.join(name)).unwrap()).unwrap()
 }
 
-/// Hash, losses and spikes of a run.
+/// Returns a run's weights' hash, losses and spikes.
 fn outcome(run_dir: &Path) -> (Value, Value, Value) {
     let summary = json(run_dir, "summary.json");
     (summary["weights_sha256"].clone(), summary["losses"].clone(), json(run_dir, "spikes.json"))
@@ -60,7 +61,7 @@ fn decisions_and_weights_are_the_same_on_every_grid() {
     }
 }
 
-/// A run that is interrupted after every few steps goes on with the same limits.
+/// Checks that a run that is interrupted every few steps continues with the same thresholds.
 #[test]
 fn an_interrupted_run_makes_the_same_decisions() {
     let directory = tempfile::tempdir().unwrap();
@@ -79,7 +80,7 @@ fn an_interrupted_run_makes_the_same_decisions() {
     assert_eq!(outcome(&parts), outcome(&whole));
 }
 
-/// A run that knows which samples to leave out has the weights of the run that found them.
+/// Checks that a run that knows in advance which samples to skip has the weights of the run that found them.
 #[test]
 fn a_rewound_run_is_one_without_the_samples() {
     let directory = tempfile::tempdir().unwrap();
@@ -101,7 +102,7 @@ fn a_rewound_run_is_one_without_the_samples() {
     assert_eq!(lines.lines().count(), 60);
 }
 
-/// A job of processes ends at a spike, and goes on when its launcher starts it again.
+/// Checks that a job of processes ends at a spike, and goes back when its launcher starts it again.
 #[test]
 fn a_job_goes_back_when_it_is_started_again() {
     let run = |launched: Transport, ranks: usize| {

@@ -1,5 +1,5 @@
-//! Ranks that a launcher without MPI starts: the bits of threads, one sentence for an error on each rank, and
-//! jobs that end within their deadlines, also between two hosts.
+//! Tests of ranks started by a launcher without MPI: the bits of threads, one sentence for an error on each
+//! rank, and jobs that end within their deadlines, also between two hosts.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -13,14 +13,15 @@ use crate::common::program;
 use crate::common::python::python_with;
 use crate::common::random::{Budget, Random};
 
-/// Longest silence of a rank, so long that no rank is late on a busy machine.
+/// Timeout for a silent rank, long enough for a busy machine.
 const SILENCE: &str = "parallel.timeout_seconds=8";
-/// Longest time of a start in which a rank does not start.
+/// Timeout of a start in which a rank is missing.
 const START: (&str, &str) = ("PLIMSOLL_START_SECONDS", "8");
-/// The most time to the end of a job, generous for a busy machine: only a hanging job takes longer.
+/// Maximum time to the end of a job. Generous for a busy machine: only a hanging job exceeds it.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A job of two ranks, of which the second runs `other`, a command of a shell; `$@` is the first one's.
+/// Returns a job of two ranks; the second runs the shell command `other`, in which `$@` is the first rank's
+/// command.
 fn pair(directory: &Path, other: &str) -> Command {
     let script = format!("if [ \"$RANK\" = 1 ]; then {other}; else exec \"$@\"; fi");
     let mut command = over_tcp(directory, 2);
@@ -28,7 +29,7 @@ fn pair(directory: &Path, other: &str) -> Command {
     command
 }
 
-/// Plimsoll's lines among those of other programs.
+/// Returns Plimsoll's lines, without other programs'.
 fn lines(output: &Output) -> Vec<String> {
     let printed = text(&output.stderr);
     assert!(!printed.contains("panicked"), "{printed}");
@@ -52,7 +53,7 @@ fn processes_have_the_bits_of_one_rank() {
     }
 }
 
-/// A grid of processes samples and evaluates as one rank.
+/// Checks that a grid of processes samples and evaluates like one rank.
 #[test]
 fn processes_sample_and_evaluate_as_one_rank() {
     let workplace = workplace();
@@ -67,7 +68,7 @@ fn processes_sample_and_evaluate_as_one_rank() {
             launched.args(sets.iter().flat_map(|set| ["--set", set]));
             let output = launched.output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{sets:?}: {}", text(&output.stderr));
-            // One rank prints one object.
+            // Only one rank prints the JSON object.
             let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
             [&object["texts"], &object["loss"], &object["tokens"]].map(Clone::clone)
         };
@@ -80,7 +81,8 @@ fn processes_sample_and_evaluate_as_one_rank() {
     }
 }
 
-/// An error that ranks find together is printed once; one that keeps them apart, by each of them.
+/// Checks that an error found by connected ranks is printed once, and an error that prevents connecting is
+/// printed by each of them.
 #[test]
 fn an_error_at_the_start_has_status_two() {
     let table: [(&str, usize, &str, usize, &str); 6] = [
@@ -106,7 +108,7 @@ fn an_error_at_the_start_has_status_two() {
     for (setting, ranks, set, count, words) in table {
         let workplace = workplace();
         let mut command = over_tcp(workplace.path(), ranks);
-        // The launcher would end the second rank before it has read the first one's sentence.
+        // Otherwise, the launcher would end the second rank before it has read the first one's sentence.
         let script = format!("{setting}\"$@\"; status=$?; sleep 1; exit $status");
         command
             .args(["bash", "-c", &script, "bash"])
@@ -133,7 +135,7 @@ fn a_command_of_one_process_cannot_be_a_rank() {
     assert!(lines(&output)[0].contains(words), "{}", text(&output.stderr));
 }
 
-/// A process whose launcher has set only some of the variables trains alone, and says so.
+/// Checks that a process whose launcher set only some of the variables trains alone and warns.
 #[test]
 fn incomplete_variables_are_warned_about() {
     let workplace = workplace();
@@ -148,7 +150,7 @@ fn incomplete_variables_are_warned_about() {
 #[test]
 fn a_rank_that_does_not_start_ends_the_job() {
     let late = "rank 1 did not connect to rank 0 on ";
-    // Each waits for the end of its start.
+    // Each waits until its start times out.
     std::thread::scope(|scope| {
         for other in ["kill -STOP $$; exec \"$@\"", "exec sleep 600", "exec true"] {
             scope.spawn(move || {
@@ -184,7 +186,7 @@ fn ranks_with_other_options_are_named() {
     }
 }
 
-/// Signals at random moments of a job, which must end.
+/// Sends signals at random moments of a job, which must end.
 #[test]
 fn no_signal_at_any_moment_makes_a_job_hang() {
     let budget = Budget::of_fuzzer();
@@ -199,7 +201,7 @@ fn no_signal_at_any_moment_makes_a_job_hang() {
         std::thread::sleep(Duration::from_millis(random.below(1500) as u64));
         let name = *random.one(&["STOP", "KILL", "TERM", "INT", "HUP"]);
         if let Ok(pid) = std::fs::read_to_string(pid) {
-            // The process may have ended.
+            // The process may already have ended.
             let _ =
                 Command::new("kill").args([&format!("-{name}"), pid.trim()]).stderr(Stdio::null()).status();
         }
@@ -220,7 +222,7 @@ fn two_hosts_give_the_bits_of_one() {
     assert_eq!(computed, outcome(train(Transport::Threads, here.path(), 4, &[]), here.path()).0);
 }
 
-/// A rank of another host is killed, whose processes this one does not see: its connection has closed.
+/// Kills a rank on another host, whose processes are invisible here: it is detected by its closed connection.
 #[test]
 fn a_rank_killed_on_another_host_is_named() {
     let directory = workplace();
@@ -238,7 +240,7 @@ fn a_rank_killed_on_another_host_is_named() {
     assert!(report.contains("has ended without a message"), "{report}");
 }
 
-/// Two hosts that are apart fall silent for each other, and both end.
+/// Disconnects two hosts, which become silent for each other; both must end.
 #[test]
 fn a_cable_that_is_cut_ends_the_job() {
     let directory = workplace();
@@ -255,7 +257,7 @@ fn a_cable_that_is_cut_ends_the_job() {
     assert!(report.contains("it did not answer rank ") && report.contains("within 5.0 s"), "{report}");
 }
 
-/// Hosts that are apart from the beginning: each says which rank it does not reach.
+/// Starts hosts that are disconnected from the beginning: each must report the rank that it cannot reach.
 #[test]
 fn a_host_that_does_not_answer_is_named() {
     let directory = workplace();
@@ -272,7 +274,7 @@ fn a_host_that_does_not_answer_is_named() {
     }
 }
 
-/// torchrun listens on MASTER_PORT while its processes run, and says so.
+/// Occupies MASTER_PORT as torchrun does while its processes run, and announces it in the same way.
 #[test]
 fn a_launcher_that_uses_the_port_itself_is_no_obstacle() {
     let workplace = workplace();
@@ -289,7 +291,7 @@ fn a_launcher_that_uses_the_port_itself_is_no_obstacle() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
-/// PyTorch's own launcher, whose store listens on MASTER_PORT meanwhile.
+/// Uses PyTorch's own launcher, whose store listens on MASTER_PORT.
 #[test]
 fn torchrun_starts_ranks() {
     let Some(python) = python_with(&["torch"]) else { return };

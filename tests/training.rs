@@ -1,4 +1,4 @@
-//! Training in this process: equal bits, bytes as planned, resumed runs, and reports of what differs.
+//! Tests of training in this process: equal bits, planned bytes, resumed runs, and reports of differences.
 #![allow(
     clippy::panic,
     clippy::print_stdout,

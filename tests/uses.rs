@@ -1,4 +1,4 @@
-//! Connections are made before the first step, for exactly the operations that a step uses.
+//! Tests that connections are made before the first step, for exactly the operations that a step uses.
 
 use crate::common::runs::{MLP, RESNET, config};
 use collective::threads::{Options, run};
@@ -9,7 +9,7 @@ use plan::prepare;
 use worker::WorkerError;
 use worker::{Placement, Worker};
 
-/// Returns the kind of calls of a use.
+/// Returns the kind of calls that an operation makes.
 fn kind(using: &Collective<()>) -> CallKind {
     if using.peer_rank().is_some() { CallKind::Exchange } else { using.kind() }
 }
@@ -38,7 +38,7 @@ fn connections_cover_exactly_a_steps_traffic() {
         (RESNET, "nccl", Reduction::Library, true),
     ];
     for (text, name, reduction, statistics) in table {
-        // Two ranks with two lanes each, and three with one or two.
+        // Two ranks with two lanes each, and three ranks with one or two lanes.
         for (zero_stage, ranks) in (0..=3).flat_map(|stage| [(stage, 2), (stage, 3)]) {
             let even = ranks == 2;
             let peer_access = false;

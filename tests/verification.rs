@@ -1,5 +1,5 @@
-//! Verification of micro-batches: it changes neither bits nor planned bytes, and finds bits that are inverted
-//! in results of operators.
+//! Tests of verifying micro-batches: it changes neither bits nor planned bytes, and detects inverted bits in
+//! operators' results.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use worker::DeviceChoice;
 const EVERY_SECOND: &str = "train.verify_every=2";
 const TENSOR: &str = "parallel.tensor_lanes=2";
 
-/// Families, grids, precisions and other settings that decide how a micro-batch is computed.
+/// Families, grids, precisions and other settings that affect how a micro-batch is computed.
 const RUNS: &[(&str, &[&str])] = &[
     (GPT, &[]),
     (GPT, &["parallel.data=2", "model.dropout=0.1"]),
@@ -69,18 +69,18 @@ fn a_verified_run_has_the_bits_of_others_and_the_planned_bytes() {
     }
 }
 
-/// A bit that is inverted: rank, runs of the micro-batch, result; and who computes wrongly, if a third run
-/// can tell.
+/// An inverted bit: rank, execution of the micro-batch, result; and the faulty rank, if a third execution
+/// identifies it.
 type Planted = (usize, &'static str, usize, Option<usize>);
 
-/// Grids with planted bits.
+/// Grids with inverted bits.
 const PLANTED: &[(&[&str], &[Planted])] = &[
-    // The same rank again: one of its two results is wrong.
+    // The same rank executes again: one of its two results is wrong.
     (
         &["parallel.data=1"],
         &[(0, "step", 0, Some(0)), (0, "repetition", 31, Some(0)), (0, "step", 60, Some(0))],
     ),
-    // Two ranks: a result that is wrong once is found out, but not one that is wrong each time.
+    // Two ranks: a fault that occurs once is attributed, a fault in each execution is not.
     (&["parallel.data=2"], &[(1, "step", 5, Some(1)), (0, "repetition", 40, None), (1, "all", 17, None)]),
     (
         &["parallel.data=4"],
@@ -139,7 +139,7 @@ fn an_inverted_bit_is_found_and_named() {
         let mut command = jobs::launcher(transport, workplace.path(), ranks);
         command.arg(common::program()).args(["train", "run.toml", "--run-dir", "out"]);
         command.args(sets.iter().flat_map(|set| ["--set", *set]));
-        // The second verification, of step 6.
+        // The second verification, in step 6.
         command.env(fail_point::FLIP, format!("{rank}:6:{runs}:{result}:{}", 13 * number));
         let output = command.output().unwrap();
         let run_dir = workplace.path().join("out");

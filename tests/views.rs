@@ -1,4 +1,4 @@
-//! Files with the memory of a real run, read by Python and rendered by PyTorch if installed.
+//! Tests of memory files of a real run, read by Python and rendered by PyTorch if installed.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,8 +17,8 @@ fn output_of(python: &str, arguments: &[&str]) -> Output {
     Command::new(python).args(arguments).output().unwrap()
 }
 
-/// Checks the assumptions of PyTorch's viewer: the sizes of blocks add up, and every event's block is in an
-/// existing segment when the history is played backwards.
+/// Python script that checks the assumptions of PyTorch's viewer: sizes of blocks add up, and every event's
+/// block is in an existing segment when the history is replayed backwards.
 const CHECK: &str = r#"
 import pickle, sys
 top = pickle.load(open(sys.argv[1], 'rb'))

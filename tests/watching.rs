@@ -1,4 +1,4 @@
-//! Where people look at runs: TensorBoard, Prometheus, `plimsoll runs`, and pages with text from users.
+//! Tests of how users observe runs: TensorBoard, Prometheus, `plimsoll runs`, and pages with users' text.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use run::{Interrupt, RunOptions};
 use serde_json::Value;
 use worker::DeviceChoice;
 
-/// Longest time that a test waits for a run.
+/// Maximum time that a test waits for a run.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
@@ -35,7 +35,7 @@ fn metrics(run_dir: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Prints the scalars of event files as JSON: by tag, steps with values.
+/// Python script that prints the scalars of event files as JSON: values by step, for each tag.
 const READ: &str = "
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -83,7 +83,7 @@ fn tensorboard_reads_the_scalars_of_a_resumed_run() {
     }
 }
 
-/// A process that is killed when the test ends.
+/// A process that is killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -125,7 +125,7 @@ fn prometheus_gets_the_figures_of_a_running_run() {
     for name in ["loss", "gradient_norm", "learning_rate", "step"] {
         assert!(text.contains(&format!("plimsoll_{name}{{run=\"run\"}} ")), "{name}: {text}");
     }
-    // Meanwhile the run is listed as running, and after a kill as killed.
+    // While it trains, the run is listed as running; after a kill, as killed.
     let listed = || {
         let output = plimsoll(directory.path(), &["runs", ".", "--json"]);
         serde_json::from_slice::<Value>(&output.stdout).unwrap()[0].clone()
@@ -208,7 +208,7 @@ fn text_of_users_is_escaped_on_every_page() {
     let directory = tempfile::tempdir().unwrap();
     let runs = [format!("a{BAD}"), format!("b{BAD}")];
     let text = GPT.replace("paths = [", &format!("base = '{}'\npaths = [", root().display()));
-    // A path with a tag in its name.
+    // A path with an HTML tag in its name.
     let data = directory.path().join(format!("{BAD}.txt"));
     std::fs::write(&data, "to be or not to be, that is the question. ".repeat(200)).unwrap();
     std::fs::write(directory.path().join("run.toml"), text).unwrap();
@@ -219,7 +219,7 @@ fn text_of_users_is_escaped_on_every_page() {
         let arguments = [&["train", "run.toml", "--device", "cpu", "--run-dir", run][..], &sets].concat();
         let output = plimsoll(directory.path(), &arguments);
         assert!(output.status.success(), "{}", message(&output));
-        // Names in its record and its profile.
+        // Names in its session record and its profile.
         let path = directory.path().join(run).join("sessions.json");
         let record = std::fs::read_to_string(&path).unwrap();
         let mut record: Value = serde_json::from_str(&record).unwrap();
@@ -239,14 +239,14 @@ fn text_of_users_is_escaped_on_every_page() {
         let page = std::fs::read_to_string(directory.path().join("page.html")).unwrap();
         assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains(BAD), "{arguments:?}");
         assert!(page.contains("Learning curves"), "{arguments:?}");
-        // One offline file: nothing is loaded from elsewhere.
+        // A single offline file: nothing is loaded from elsewhere.
         for part in ["src=", "http-equiv", "@import", "url("] {
             assert!(!page.contains(part), "{part}");
         }
     }
 }
 
-/// The rates of the shipped description of an H200, whose host takes `launch` seconds for a call.
+/// Returns the rates of the shipped description of an H200, with a host that takes `launch` seconds per call.
 fn description(launch: f64) -> String {
     let shipped = include_str!("../launch/devices/h200.toml");
     let rates = &shipped[..shipped.find("# Measured calls").unwrap()];
@@ -257,7 +257,7 @@ fn description(launch: f64) -> String {
     rates.lines().map(with_launch).collect()
 }
 
-/// The text of the events' tags and of the files that people look at.
+/// Returns a command's output, as users see it.
 fn seen(directory: &Path, command: &[&str]) -> String {
     message(&plimsoll(directory, command))
 }
@@ -275,7 +275,7 @@ fn measured_steps_stand_beside_predicted_ones() {
         let output = plimsoll(here, &[&train[..], &["--set", "telemetry.tensorboard=true"]].concat());
         let text = message(&output);
         assert!(output.status.success(), "{text}");
-        // The prediction is the plan's, and stands wherever steps are seen.
+        // The prediction equals the plan's, and is shown wherever steps are.
         let plan = plimsoll(here, &["plan", "run.toml", "--device", &format!("{name}.toml"), "--json"]);
         let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
         let predicted = plan["predicted_step_seconds"].as_f64().unwrap();
@@ -295,7 +295,7 @@ fn measured_steps_stand_beside_predicted_ones() {
         for text in [&text, &page, &watched] {
             assert!(text.contains(&shown), "{shown}: {text}");
         }
-        // Slow steps are reported once, with the part and the rank.
+        // Slow steps are reported once, with the phase and the rank.
         let slow = text.lines().filter(|line| line.contains(" predicted for NVIDIA H200: phase ")).count();
         assert_eq!(slow, usize::from(name == "fast"), "{text}");
         for text in [&page, &watched] {
@@ -323,7 +323,7 @@ fn runs_without_a_described_device_have_no_prediction() {
         assert!(!here.join(run).join("prediction.json").exists());
         assert!(metrics(&here.join(run)).iter().all(|line| line.get("predicted_seconds").is_none()));
     }
-    // A session with another device replaces the prediction, and one without removes it.
+    // A session with another device replaces the prediction, and one without a device removes it.
     let run_dir = here.join("run");
     for (set, is_predicted) in [(described, true), ("telemetry.device=", false)] {
         let steps = format!("train.steps={}", if is_predicted { 4 } else { 5 });

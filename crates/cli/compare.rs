@@ -79,6 +79,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     /// Creates the directory.
     ///
+    /// # Errors
     /// The directory cannot be created.
     fn create() -> Result<Self, CliError> {
         let path = std::env::temp_dir().join(format!("plimsoll-compare-{}", std::process::id()));

@@ -163,6 +163,7 @@ fn configured(args: &PlanArgs, sets: &[String]) -> Result<RunConfig, CliError> {
 /// lanes for its data-parallel ranks, it gets the smallest number that works, because the search chooses the
 /// lanes itself.
 ///
+/// # Errors
 /// The configuration is invalid for another reason.
 fn with_enough_lanes(args: &PlanArgs) -> Result<(RunConfig, bool), CliError> {
     let refused = match configured(args, &args.set) {

@@ -1,26 +1,26 @@
-//! The statements of ARCHITECTURE.md, parsed from its tables and lists.
+//! Parses the statements of ARCHITECTURE.md from its tables and lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The heading of the table of crates.
+/// Heading of the table of crates.
 pub(crate) const MAP: &str = "The map";
-/// The heading of the table of words that crates never contain.
+/// Heading of the table of words that crates never contain.
 pub(crate) const ABSENT: &str = "What is absent";
 
-/// A table's row: the name in its first cell, and the rest.
+/// A row of a table: the name in its first cell, and the text after it.
 pub(crate) struct Row<'a> {
     pub(crate) name: &'a str,
     pub(crate) rest: &'a str,
 }
 
-/// The lines below the heading `## title`, up to the next heading of that level.
+/// Returns the lines below the heading `## title`, up to the next heading of that level.
 pub(crate) fn section<'a>(document: &'a str, title: &str) -> impl Iterator<Item = &'a str> {
     let mut lines = document.lines();
     lines.find(|line| line.strip_prefix("## ") == Some(title));
     lines.take_while(|line| !line.starts_with("## "))
 }
 
-/// The rows of a section's tables whose first cell is a name in backticks.
+/// Returns the rows of a section's tables whose first cell is a name in backticks.
 pub(crate) fn rows<'a>(document: &'a str, title: &str) -> Vec<Row<'a>> {
     let row = |line: &'a str| {
         let (name, rest) = line.strip_prefix("| `")?.split_once("` |")?;
@@ -29,12 +29,12 @@ pub(crate) fn rows<'a>(document: &'a str, title: &str) -> Vec<Row<'a>> {
     section(document, title).filter_map(row).collect()
 }
 
-/// The texts in backticks.
+/// Returns the texts in backticks.
 pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The lines `a → b, c` of "The arrows".
+/// Parses the lines `a → b, c` of "The arrows".
 pub(crate) fn arrows(document: &str) -> BTreeMap<String, BTreeSet<String>> {
     let arrow = |line: &str| {
         let (from, to) = line.split_once('→')?;
@@ -44,15 +44,15 @@ pub(crate) fn arrows(document: &str) -> BTreeMap<String, BTreeSet<String>> {
     section(document, "The arrows").filter(|line| line.starts_with("    ")).filter_map(arrow).collect()
 }
 
-/// The files in the list of "Where `unsafe` is".
+/// Returns the files listed in "Where `unsafe` is".
 pub(crate) fn unsafe_files(document: &str) -> BTreeSet<&str> {
     section(document, "Where `unsafe` is")
         .filter_map(|line| quoted(line.strip_prefix("* ")?).next())
         .collect()
 }
 
-/// Returns everything that the document calls a path, relative to the root. Those in a row of "The map" are
-/// below that crate's sources.
+/// Returns all paths in the document, relative to the root. Paths in a row of "The map" are relative to that
+/// crate's sources.
 pub(crate) fn paths(document: &str, sources_of: impl Fn(&str) -> String) -> BTreeSet<String> {
     let is_path = |token: &&str| {
         let ends = [".rs", ".md", ".toml", ".cu"].iter().any(|end| token.ends_with(end));
@@ -69,7 +69,7 @@ pub(crate) fn paths(document: &str, sources_of: impl Fn(&str) -> String) -> BTre
     paths
 }
 
-/// The names of types, functions and constants: `GradientSink`, `Plan::statistics`.
+/// Returns the names of types, functions and constants, such as `GradientSink` and `Plan::statistics`.
 pub(crate) fn names(document: &str) -> BTreeSet<&str> {
     let is_name = |token: &&str| {
         let first = token.starts_with(|first: char| first.is_ascii_uppercase());
@@ -79,7 +79,7 @@ pub(crate) fn names(document: &str) -> BTreeSet<&str> {
     outside(document, ABSENT).flat_map(quoted).filter(is_name).collect()
 }
 
-/// The lines outside the section with the heading `## title`.
+/// Returns the lines outside the section with the heading `## title`.
 fn outside<'a>(document: &'a str, title: &str) -> impl Iterator<Item = &'a str> {
     let mut inside = false;
     document.lines().filter(move |line| {

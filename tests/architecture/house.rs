@@ -1,4 +1,4 @@
-//! The project's document, crates and files, as the checks read them.
+//! Reads the project's document, manifests and files for the checks.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a house that cannot be read fails its tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,15 +14,15 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
-/// The root package's name; its sources are in `crates/cli`.
+/// Name of the root package; its sources are in `crates/cli`.
 pub(crate) const PROGRAM: &str = "plimsoll";
 
-/// Path from the root of the sources of a crate on the map.
+/// Returns the path, from the root, of a crate's sources.
 pub(crate) fn sources_of(name: &str) -> String {
     if name == PROGRAM { "crates/cli".to_owned() } else { format!("crates/{name}/src") }
 }
 
-/// Tests run in the folder of their package.
+/// Returns the project's root; tests run in the folder of their package.
 pub(crate) fn root() -> PathBuf {
     std::env::current_dir().unwrap()
 }
@@ -35,7 +35,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every manifest by its crate's name: the folder's below `crates/`, and [`PROGRAM`] for the root.
+/// Returns every manifest by crate: the folder's name below `crates/`, and [`PROGRAM`] for the root.
 pub(crate) fn manifests() -> BTreeMap<String, Table> {
     let mut manifests = BTreeMap::from([(PROGRAM.to_owned(), table("Cargo.toml"))]);
     for entry in std::fs::read_dir(root().join("crates")).unwrap() {
@@ -52,7 +52,7 @@ fn table(path: &str) -> Table {
     read(path).parse().unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The crates of the project in each manifest's `[dependencies]`, including those for some targets only.
+/// Returns the project's crates in each manifest's `[dependencies]`, including target-specific ones.
 pub(crate) fn arrows_of(manifests: &BTreeMap<String, Table>) -> BTreeMap<String, BTreeSet<String>> {
     let nothing = Table::new();
     let shared = manifests.get(PROGRAM).and_then(|root| section(root, &["workspace", "dependencies"]));
@@ -63,21 +63,21 @@ pub(crate) fn arrows_of(manifests: &BTreeMap<String, Table>) -> BTreeMap<String,
         let path = Path::new(dependency.get("path")?.as_str()?);
         Some(path.file_name()?.to_str()?.to_owned())
     };
-    let of = |manifest: &Table| {
+    let crates_of = |manifest: &Table| {
         let targets = manifest.get("target").and_then(Value::as_table).unwrap_or(&nothing);
         let tables = targets.values().filter_map(Value::as_table).chain([manifest]);
         let dependencies = tables.filter_map(|table| section(table, &["dependencies"])).flatten();
         dependencies.filter_map(|(name, dependency)| folder(name, dependency)).collect()
     };
-    manifests.iter().map(|(name, manifest)| (name.clone(), of(manifest))).collect()
+    manifests.iter().map(|(name, manifest)| (name.clone(), crates_of(manifest))).collect()
 }
 
 fn section<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Table> {
     keys.iter().try_fold(table, |table, key| table.get(*key)?.as_table())
 }
 
-/// Returns every text file of the project: files that git tracks or would add, or, in a copy without a
-/// repository, the files in the project's folders.
+/// Returns every text file of the project: files that git tracks or would add. Without a repository, returns
+/// the files in the project's folders.
 pub(crate) fn files() -> Vec<File> {
     let listing = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])

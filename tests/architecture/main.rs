@@ -1,8 +1,7 @@
-//! Checks of ARCHITECTURE.md: every path, name, arrow, absence and `unsafe` file in it is compared with the
-//! code.
+//! Compares every path, name, arrow, absent word and `unsafe` file in ARCHITECTURE.md with the code.
 //!
-//! A check is a function from the document and the project to complaints, so that a test can also give it a
-//! project with an error.
+//! A check is a function from the document and the project to complaints, so that tests can run it on
+//! projects with errors.
 
 mod document;
 mod house;
@@ -115,7 +114,7 @@ fn wrong_map(document: &str, manifests: &BTreeMap<String, Table>) -> Vec<String>
     complaints
 }
 
-/// Returns crates that are no member of the workspace or do not use its lints.
+/// Returns crates that are not members of the workspace or do not use its lints.
 fn outside_the_rules(manifests: &BTreeMap<String, Table>) -> Vec<String> {
     let at = |manifest: &Table, keys: [&str; 2]| manifest.get(keys[0])?.get(keys[1]).cloned();
     let members = manifests.get(PROGRAM).and_then(|root| at(root, ["workspace", "members"]));
@@ -146,8 +145,11 @@ fn every_crate_is_on_the_map_and_follows_the_rules() {
 fn a_crate_outside_the_map_or_the_rules_is_reported() {
     let root = "workspace.members = ['crates/one']\nlints.workspace = true";
     let manifests = |one: &str| {
-        let of = |text: &str| text.parse::<Table>().unwrap();
-        BTreeMap::from([(PROGRAM.to_owned(), of(root)), (one.to_owned(), of("lints.workspace = true"))])
+        let parse_table = |text: &str| text.parse::<Table>().unwrap();
+        BTreeMap::from([
+            (PROGRAM.to_owned(), parse_table(root)),
+            (one.to_owned(), parse_table("lints.workspace = true")),
+        ])
     };
     let map = "## The map\n| `plimsoll` | x |\n| `one` | y |\n";
     assert_eq!(wrong_map(map, &manifests("one")), [""; 0]);
@@ -219,13 +221,13 @@ fn absent_words_are_absent() {
 #[test]
 fn words_that_should_be_absent_are_reported() {
     let document = "## What is absent\n\n| `one` | `std::time`, `*cuda*` |\n| `none` | `x` |\n";
-    let of = |text: &str| present_though_absent(document, &[file("crates/one/src/a.rs", text)]).len();
+    let complaints = |text: &str| present_though_absent(document, &[file("crates/one/src/a.rs", text)]).len();
     let of_the_row_without_sources = 1;
-    assert_eq!(of("// std::time\nf(\"cuda\")"), of_the_row_without_sources);
-    assert_eq!(of("use std::time::Instant; fn to_cuda() {}"), of_the_row_without_sources + 2);
+    assert_eq!(complaints("// std::time\nf(\"cuda\")"), of_the_row_without_sources);
+    assert_eq!(complaints("use std::time::Instant; fn to_cuda() {}"), of_the_row_without_sources + 2);
 }
 
-/// Returns paths of the machine on which something was written, and of folders beside the project.
+/// Returns lines with paths of a developer's machine, or of folders beside the project.
 fn foreign_paths(files: &[File]) -> Vec<String> {
     let foreign = [concat!("/wo", "rk/"), concat!("..", "/shared")];
     let is_foreign = |line: &str| {
@@ -251,9 +253,12 @@ fn nothing_names_a_path_outside_the_project() {
 
 #[test]
 fn a_path_outside_the_project_is_reported() {
-    let of = |text: String| foreign_paths(&[file("a.md", &text)]).len();
-    assert_eq!(of(format!("in {}main and\n({}/x)", concat!("/wo", "rk/"), concat!("..", "/shared"))), 2);
-    assert_eq!(of(format!("frame{}, lanes/of{}x", "work/", concat!("/wo", "rk/"))), 0);
+    let complaints = |text: String| foreign_paths(&[file("a.md", &text)]).len();
+    assert_eq!(
+        complaints(format!("in {}main and\n({}/x)", concat!("/wo", "rk/"), concat!("..", "/shared"))),
+        2
+    );
+    assert_eq!(complaints(format!("frame{}, lanes/of{}x", "work/", concat!("/wo", "rk/"))), 0);
 }
 
 #[test]
@@ -264,10 +269,10 @@ fn no_modules_of_a_crate_import_each_other() {
     assert_none(&complaints);
 }
 
-/// The most columns of a line of code.
+/// Maximum number of columns of a line of code.
 const COLUMNS: usize = 110;
 
-/// Returns lines of code and comments that are too wide, without the contents of literals.
+/// Returns lines of code and comments that are too wide, ignoring the contents of literals.
 fn wide_lines(files: &[File]) -> Vec<String> {
     let is_code = |file: &&File| [".rs", ".cu", ".cuh"].iter().any(|end| file.path.ends_with(end));
     let squeezed = |code: &str| code.split_whitespace().map(|word| word.chars().count() + 1).sum::<usize>();

@@ -1,26 +1,27 @@
-//! The modules of each crate and their imports, found from `use` paths and from paths that begin with
-//! `crate`, `self` or `super`: the graph between them has no cycle.
+//! Finds the modules of each crate and their imports, from `use` paths and paths that begin with `crate`,
+//! `self` or `super`, and checks that the graph between them has no cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::house::File;
 use crate::source::code_of;
 
-/// A module's path from its crate's root; the root's is empty.
+/// Path of a module from its crate's root; empty for the root.
 type Module = Vec<String>;
 
 /// The modules of one crate: their code, and their re-exported names with the original paths.
 struct Modules {
     code: BTreeMap<Module, String>,
     exports: BTreeMap<Module, BTreeMap<String, Vec<String>>>,
-    /// Whether an import of a re-exported name is one of the module behind, or of the one that re-exports.
+    /// Whether importing a re-exported name counts as importing the original module, instead of the
+    /// re-exporting one.
     looks_behind: bool,
 }
 
 impl Modules {
-    /// Returns the modules of the crate with sources in `folder`, which ends with `/`, without modules of
-    /// tests.
-    fn of(folder: &str, files: &[File], looks_behind: bool) -> Self {
+    /// Reads the modules of the crate with sources in `folder`, which ends with `/`. Test modules are left
+    /// out.
+    fn read(folder: &str, files: &[File], looks_behind: bool) -> Self {
         let mut code = BTreeMap::new();
         for file in files {
             let Some(name) = file.path.strip_prefix(folder).and_then(|path| path.strip_suffix(".rs")) else {
@@ -40,8 +41,8 @@ impl Modules {
         Modules { code, exports, looks_behind }
     }
 
-    /// Returns the module to which a path named in `from` leads, through re-exports; `None` for another
-    /// crate's.
+    /// Returns the module to which a path in module `from` refers, following re-exports; `None` for other
+    /// crates.
     fn target(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let mut path = path;
         let mut at = from.clone();
@@ -74,26 +75,26 @@ impl Modules {
         self.code.contains_key(&module)
     }
 
-    /// Imports of each module.
+    /// Returns the imports of each module.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
-        let of = |module: &Module, text: &str| {
+        let imports_of = |module: &Module, text: &str| {
             let uses =
                 uses(text).into_iter().filter(|(exported, _)| !exported).flat_map(|(_, tree)| expand(&tree));
             let all = uses.chain(inline_paths(text));
             let targets = all.filter_map(|path| self.target(module, &path, 0));
             targets.filter(|target| target != module && self.code.contains_key(target)).collect()
         };
-        self.code.iter().map(|(module, text)| (module, of(module, text))).collect()
+        self.code.iter().map(|(module, text)| (module, imports_of(module, text))).collect()
     }
 }
 
-/// Names that `use` re-exports, with their paths.
+/// Returns the names that `use` re-exports, with their paths.
 fn exports(text: &str) -> BTreeMap<String, Vec<String>> {
     let paths = uses(text).into_iter().filter(|(exported, _)| *exported).flat_map(|(_, tree)| expand(&tree));
     paths.filter_map(|path| Some((path.last()?.clone(), path))).collect()
 }
 
-/// Every `use` of a text: whether it has a visibility, and its tree.
+/// Returns every `use` of a text: whether it has a visibility, and its tree.
 fn uses(text: &str) -> Vec<(bool, String)> {
     let mut trees = Vec::new();
     for statement in text.split_inclusive(';') {
@@ -110,7 +111,7 @@ fn uses(text: &str) -> Vec<(bool, String)> {
     trees
 }
 
-/// The paths of a `use` tree: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Expands a `use` tree into paths: `a::{b, c::d}` becomes `a::b` and `a::c::d`.
 fn expand(tree: &str) -> Vec<Vec<String>> {
     let tree = tree.trim();
     let parts = |text: &str| -> Vec<String> {
@@ -138,7 +139,8 @@ fn expand(tree: &str) -> Vec<Vec<String>> {
     branches.map(|branch| [parts(head), branch].concat()).collect()
 }
 
-/// Paths outside `use` that begin in this crate, or with a lower-case word, which may be a child module.
+/// Returns paths outside of `use` that begin in this crate, or with a lower-case word, which may be a child
+/// module.
 fn inline_paths(text: &str) -> Vec<Vec<String>> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let code: String = text.split(';').filter(|part| !part.trim_start().contains("use ")).collect();
@@ -147,12 +149,12 @@ fn inline_paths(text: &str) -> Vec<Vec<String>> {
     words.filter(small).map(|word| expand(word.trim_matches(':'))).map(|mut paths| paths.remove(0)).collect()
 }
 
-/// The cycles between the modules of a crate, each named by its modules, whether re-exported names count as
-/// those of the module behind or of the one that re-exports them.
+/// Returns the cycles between a crate's modules, each as the names of its modules. Re-exported names are
+/// counted both ways, for the original and for the re-exporting module.
 pub(crate) fn cycles(folder: &str, files: &[File]) -> Vec<String> {
     let mut cycles = BTreeSet::new();
     for looks_behind in [true, false] {
-        cycles.extend(cycles_of(folder, &Modules::of(folder, files, looks_behind)));
+        cycles.extend(cycles_of(folder, &Modules::read(folder, files, looks_behind)));
     }
     cycles.into_iter().collect()
 }
@@ -185,19 +187,23 @@ fn cycles_of(folder: &str, modules: &Modules) -> BTreeSet<String> {
 #[test]
 fn a_cycle_is_found_through_parents_children_and_re_exports() {
     let file = |path: &str, text: &str| File { path: format!("one/{path}"), text: text.to_owned() };
-    let of = |files: &[File]| cycles("one/", files).len();
+    let count_cycles = |files: &[File]| cycles("one/", files).len();
     let root = || file("lib.rs", "mod a;\nmod b;\npub use a::A;");
-    assert_eq!(of(&[root(), file("a.rs", "pub struct A;"), file("b.rs", "use crate::A;")]), 0);
+    assert_eq!(count_cycles(&[root(), file("a.rs", "pub struct A;"), file("b.rs", "use crate::A;")]), 0);
     assert_eq!(
-        of(&[root(), file("a.rs", "use crate::b::B; pub struct A;"), file("b.rs", "use crate::A;")]),
+        count_cycles(&[
+            root(),
+            file("a.rs", "use crate::b::B; pub struct A;"),
+            file("b.rs", "use crate::A;")
+        ]),
         1
     );
     let inline = file("a.rs", "pub struct A; fn f() { crate::b::g() }");
-    assert_eq!(of(&[root(), inline, file("b.rs", "use super::a::{A, C};")]), 1);
+    assert_eq!(count_cycles(&[root(), inline, file("b.rs", "use super::a::{A, C};")]), 1);
     let child = file("a/c.rs", "use super::A;");
-    assert_eq!(of(&[root(), file("a.rs", "mod c; pub struct A;"), child]), 0);
+    assert_eq!(count_cycles(&[root(), file("a.rs", "mod c; pub struct A;"), child]), 0);
     let child = file("a/c.rs", "use super::A; pub fn f() {}");
-    assert_eq!(of(&[root(), file("a.rs", "mod c; pub struct A; fn g() { c::f() }"), child]), 1);
+    assert_eq!(count_cycles(&[root(), file("a.rs", "mod c; pub struct A; fn g() { c::f() }"), child]), 1);
     let tests = file("a.rs", "pub struct A;\n#[cfg(test)]\nmod tests {\n use crate::b::B; }");
-    assert_eq!(of(&[root(), tests, file("b.rs", "use crate::A; // use crate::b")]), 0);
+    assert_eq!(count_cycles(&[root(), tests, file("b.rs", "use crate::A; // use crate::b")]), 0);
 }

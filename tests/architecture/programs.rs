@@ -1,19 +1,19 @@
-//! Every file of tests belongs to a program that cargo builds.
+//! Checks that every test file belongs to a program that cargo builds.
 
 use crate::assert_none;
 use crate::house::{self, File};
 
-/// Splits the path of a file of tests into the folder of its package, empty or with a final `/`, and its path
-/// below `tests/`.
+/// Splits the path of a test file into its package's folder (empty or with a final `/`) and its path below
+/// `tests/`.
 fn split(path: &str) -> Option<(&str, &str)> {
     let (package, below) = path.strip_suffix(".rs").and(path.split_once("tests/"))?;
     let is_package =
         package.is_empty() || (package.starts_with("crates/") && package.matches('/').count() == 2);
-    // A package of its own.
+    // A separate package.
     (is_package && !path.starts_with("tests/outside/")).then_some((package, below))
 }
 
-/// Returns files of tests that are no program of their package and no module of one.
+/// Returns test files that are neither a program of their package nor a module of one.
 fn never_built(files: &[File]) -> Vec<String> {
     let text = |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| &file.text);
     let is_built = |package: &str, below: &str| {

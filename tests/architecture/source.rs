@@ -1,7 +1,6 @@
-//! A lexer of Rust source for these checks, which separates code from comments and literals.
+//! A lexer of Rust source that separates code from comments and literals.
 
-/// Returns the source with comments and the contents of literals replaced by spaces. Line breaks, and so line
-/// numbers, stay.
+/// Replaces comments and the contents of literals by spaces, keeping line breaks and therefore line numbers.
 pub(crate) fn code_of(source: &str) -> String {
     let characters: Vec<char> = source.chars().collect();
     let mut code = String::with_capacity(source.len());
@@ -16,7 +15,7 @@ pub(crate) fn code_of(source: &str) -> String {
     code
 }
 
-/// Length in characters of the comment or literal at `at`; 0 for code.
+/// Returns the length in characters of the comment or literal at `at`; 0 for code.
 fn skipped(characters: &[char], at: usize) -> usize {
     let rest = &characters[at..];
     let inside_word = at > 0 && is_word(characters[at - 1]);
@@ -33,7 +32,7 @@ fn skipped(characters: &[char], at: usize) -> usize {
     .min(rest.len())
 }
 
-/// Number of characters before the first for which `end` holds, or all.
+/// Returns the number of characters before the first position at which `end` holds, or of all characters.
 fn until(rest: &[char], end: impl Fn(&[char]) -> bool) -> usize {
     (0..rest.len()).find(|at| end(&rest[*at..])).unwrap_or(rest.len())
 }
@@ -53,7 +52,7 @@ fn block_comment(rest: &[char]) -> usize {
     at
 }
 
-/// Length of a string after its opening quote, including the closing quote.
+/// Returns the length of a string after its opening quote, including the closing quote.
 fn quoted(rest: &[char]) -> usize {
     let mut at = 0;
     while at < rest.len() {
@@ -66,7 +65,7 @@ fn quoted(rest: &[char]) -> usize {
     at
 }
 
-/// Length of a raw string whose prefix has `prefix` letters; 0 for a raw identifier.
+/// Returns the length of a raw string whose prefix has `prefix` letters; 0 for a raw identifier.
 fn raw_string(rest: &[char], prefix: usize) -> usize {
     let hashes = until(&rest[prefix..], |rest| rest[0] != '#');
     let open = prefix + hashes;
@@ -82,8 +81,8 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// Returns the number, from 1, of the first line of `code` that contains `term`: as whole words, or anywhere
-/// if it is written `*term*`.
+/// Returns the number (from 1) of the first line of `code` that contains `term` as whole words; `*term*`
+/// matches anywhere.
 pub(crate) fn line_of(code: &str, term: &str) -> Option<usize> {
     let anywhere = term.strip_prefix('*').and_then(|term| term.strip_suffix('*'));
     let word = anywhere.unwrap_or(term);

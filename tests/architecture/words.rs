@@ -1,19 +1,19 @@
-//! Private words: everyday words that once stood for indices, options and messages, and openings of
-//! documentation comments that name no subject.
+//! Counts vague everyday words that once stood for indices, options and messages, and doc comments whose
+//! first word refers to something not named yet.
 
 use crate::house::{self, File};
 
-/// Words of which each use hides which of the field's things is meant.
+/// Words that hide which technical term is meant.
 const WORDS: [&str; 9] = ["place", "placed", "places", "placing", "given", "said", "told", "heard", "hears"];
 
-/// Parts of names with the same fault.
+/// Parts of identifiers with the same fault.
 const PARTS: [&str; 5] = ["pass_over", "passed_over", "passing", "give_weights", "let_go"];
 
-/// First words of a documentation comment that refer to something not named yet.
+/// First words of doc comments that refer to something not named yet.
 const OPENINGS: [&str; 11] =
     ["Those", "That", "What", "Its", "It", "Has", "When", "Whose", "They", "These", "Which"];
 
-/// Uses of the words that are left. A change may only lower the number.
+/// Number of remaining uses of these words. A change may only lower it.
 const LEFT: usize = 107;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ struct Counts {
     openings: usize,
 }
 
-/// The file of this list.
+/// Path of this file, which is not counted.
 const OWN: &str = "tests/architecture/words.rs";
 
 fn counts(files: &[File]) -> Counts {
@@ -35,13 +35,14 @@ fn counts(files: &[File]) -> Counts {
     counts
 }
 
-/// Sources, kernels, scripts and pages; the log of changes quotes the past.
+/// Returns whether a file is source, a kernel, a script or a page. The changelog is excluded because it
+/// quotes the past.
 fn is_prose_or_code(path: &str) -> bool {
     let ends = [".rs", ".cu", ".cuh", ".md"].iter().any(|end| path.ends_with(end));
     (ends || path.starts_with("launch/")) && path != "CHANGELOG.md" && !path.starts_with("tests/golden/")
 }
 
-/// The words of names and text in lower case: `givenPlace` and `given_place` have two each.
+/// Splits a text into lower-case words, also within names: `givenPlace` and `given_place` have two each.
 fn words(text: &str) -> impl Iterator<Item = String> {
     let runs = text.split(|character: char| !character.is_ascii_alphabetic());
     runs.flat_map(|run| {
@@ -57,7 +58,7 @@ fn words(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Documentation comments, and sections of errors, whose first word is one of [`OPENINGS`].
+/// Counts doc comments and error sections whose first word is one of [`OPENINGS`].
 fn openings(text: &str) -> usize {
     let is_comment = |line: &str| line.starts_with("///") || line.starts_with("//!");
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
@@ -84,7 +85,7 @@ fn words_of_names_are_counted() {
     assert_eq!(counts(&files), Counts { words: 3, openings: 2 });
 }
 
-/// Lines of documentation that list errors within a paragraph instead of under `# Errors`.
+/// Returns doc lines that list errors within a paragraph instead of under `# Errors`.
 fn inline_errors(File { path, text }: &File) -> Vec<String> {
     let lines = text.lines().enumerate().filter(|_| path.ends_with(".rs"));
     let inline = lines.filter(|(_, line)| {

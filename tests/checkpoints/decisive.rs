@@ -1,14 +1,15 @@
-//! Files beside the checkpoints that decide the rest of a run: damage to them is found before it goes on.
+//! Files beside the checkpoints that affect the continued run: damage to them is found before the run
+//! resumes.
 
 use super::*;
 
 const SCORES: &str = "reference_scores.safetensors";
 const SPIKES: &str = "spikes.json";
 
-/// A damaged file of a copy of a run, and words of the refusal.
+/// Expected words of the refusal, and a function that damages a file of a copied run.
 type Case = (&'static str, fn(&Path));
 
-/// Asserts that a run is refused with each damage and unchanged, and goes on from a copy without.
+/// Asserts that a damaged run is refused and left unchanged in each case, and that an undamaged copy resumes.
 fn refused(run_dir: &Path, text: &str, sets: &[&str], file: &str, cases: &[Case]) {
     for (number, (expected, damage)) in cases.iter().enumerate() {
         let copied = run_dir.with_file_name(format!("copy-{number}"));
@@ -27,14 +28,14 @@ fn refused(run_dir: &Path, text: &str, sets: &[&str], file: &str, cases: &[Case]
     resume(&copied, text, sets).unwrap();
 }
 
-/// Replaces a text in a file, whose length may change.
+/// Replaces text in a file, possibly changing its length.
 fn replace(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.contains(from), "{text}");
     std::fs::write(path, text.replacen(from, to, 1)).unwrap();
 }
 
-/// The scores of another run on the same answers have the same size and identity.
+/// Uses scores of another run on the same answers, which have the same size and identity.
 #[test]
 fn damaged_and_foreign_scores_of_the_reference_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -53,7 +54,7 @@ fn damaged_and_foreign_scores_of_the_reference_are_refused() {
         ("it has no scores of answers", |path| rewrite(path, |bytes| bytes.truncate(bytes.len() - 4))),
         ("it has no scores of answers", |path| flip(path, |_| 0)),
         ("its scores are of other answers", |path| {
-            // The identity of the answers, in the header.
+            // The hash of the answers, in the header.
             rewrite(path, |bytes| {
                 let name = b"answers_sha256\":\"";
                 let at = bytes.windows(name.len()).position(|part| part == name).unwrap() + name.len();
@@ -66,7 +67,8 @@ fn damaged_and_foreign_scores_of_the_reference_are_refused() {
     refused(&run_dir, PREFERENCE, &sets, SCORES, &cases);
 }
 
-/// A checkpoint of an earlier version does not know the hash.
+/// Checks that scores from an earlier version, whose checkpoint lacks their hash, are used with a warning and
+/// then get one.
 #[test]
 fn scores_without_a_hash_are_taken_with_a_warning_and_then_have_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -83,7 +85,7 @@ fn scores_without_a_hash_are_taken_with_a_warning_and_then_have_one() {
     assert!(has_hash(2) && has_hash(3));
 }
 
-/// A run that has gone back at spikes and left out their samples.
+/// Returns a run that went back at spikes and skipped their samples.
 fn rewound(directory: &Path) -> (PathBuf, Vec<&'static str>) {
     let sets = vec![
         "train.steps=60",
@@ -111,7 +113,7 @@ fn damaged_spikes_are_refused() {
         ("entry 1 is not", |path| replace(path, "\"rewind\"", "\"skip\"")),
         ("entry 1 is not", |path| replace(path, "\"sha256\"", "\"sha257\"")),
         ("entry 2 is not", |path| {
-            // Without the first entry, the hash of the second is wrong, too; here it is the second's own.
+            // Without the first entry, the second's hash would be wrong too; here it is recomputed.
             rewrite(path, |bytes| {
                 let mut all: Vec<serde_json::Value> = serde_json::from_slice(bytes).unwrap();
                 all[1]["mean"] = 0.5.into();
@@ -131,7 +133,7 @@ fn damaged_spikes_are_refused() {
     refused(&run_dir, GPT, &sets, SPIKES, &cases);
 }
 
-/// The file of an earlier version has no hashes.
+/// Checks that a file of spikes from an earlier version, without hashes, is accepted.
 #[test]
 fn spikes_without_hashes_are_taken() {
     let directory = tempfile::tempdir().unwrap();
@@ -147,7 +149,7 @@ fn spikes_without_hashes_are_taken() {
     assert_eq!(bits(&taken), bits(&intact));
 }
 
-/// A file of lines that is larger than memory is refused before anything is allocated or changed.
+/// Checks that a file of lines larger than memory is refused before anything is allocated or changed.
 #[test]
 fn endless_lines_and_states_are_refused_at_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -163,7 +165,7 @@ fn endless_lines_and_states_are_refused_at_once() {
         let copied = directory.path().join("copy");
         copy(&run_dir, &copied);
         let path = copied.join(file);
-        // As much as a file system holds: reading it would never end.
+        // The maximum file size: reading it would take forever.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 42).unwrap();
         let refused = resume(&copied, GPT, &more).unwrap_err();
         assert_eq!(refused.exit_status(), 2, "{refused}");

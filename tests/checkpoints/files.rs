@@ -1,18 +1,18 @@
-//! The files of checkpoints: which are kept, and their format.
+//! Tests of which checkpoints are kept, and of their file format.
 
 use super::*;
 
 #[test]
 fn checkpoints_change_nothing_and_the_newest_are_kept() {
     // `checkpoint.every`, `checkpoint.keep`, `checkpoint.minutes`, and the steps whose checkpoints remain
-    // after six.
+    // after six steps.
     let table: [(u64, u64, f64, &[u64]); 7] = [
         (1, 2, 10.0, &[5, 6]),
         (2, 9, 10.0, &[2, 4, 6]),
         (4, 1, 0.0, &[6]),
         (4, 2, 10.0, &[4, 6]),
         (0, 1, 0.0, &[]),
-        // By default, and by a time that has passed after every step.
+        // The default, and an interval that has always passed after a step.
         (0, 9, 10.0, &[6]),
         (0, 9, 1e-9, &[1, 2, 3, 4, 5, 6]),
     ];
@@ -55,11 +55,11 @@ fn the_state_is_a_safetensors_file() {
     assert!(parameters.len() > 20);
     assert_eq!(names.len(), 3 * parameters.len() + 1);
     for name in parameters {
-        let of = |name: &str| file.tensor(name).unwrap();
-        assert_eq!(of(name).dtype(), Dtype::F32);
+        let tensor = |name: &str| file.tensor(name).unwrap();
+        assert_eq!(tensor(name).dtype(), Dtype::F32);
         for moment in ["first", "second"] {
-            let moment = of(&format!("adamw.{moment}.{name}"));
-            assert_eq!(moment.shape(), of(name).shape());
+            let moment = tensor(&format!("adamw.{moment}.{name}"));
+            assert_eq!(moment.shape(), tensor(name).shape());
             assert!(moment.data().iter().any(|byte| *byte != 0), "{name}");
         }
     }
@@ -89,7 +89,7 @@ fn an_unwritable_last_checkpoint_fails_the_run() {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().join("run");
         std::fs::create_dir_all(run_dir.join("checkpoints")).unwrap();
-        // A file has the name of the writer's directory.
+        // A file has the name of the checkpoint's temporary directory.
         let name = format!("checkpoints/.step-{step:06}.tmp-{}", std::process::id());
         std::fs::write(run_dir.join(&name), "").unwrap();
         let ended = train_in(&run_dir, config(GPT, &["checkpoint.every=2", WAIT]), DeviceChoice::Cpu);
@@ -103,7 +103,7 @@ fn an_unwritable_last_checkpoint_fails_the_run() {
         }
         let left: Vec<u64> = [2, 4, 6].into_iter().filter(|there| *there != step).collect();
         assert_eq!(steps(&run_dir), left);
-        // The training itself was complete.
+        // Training itself was complete.
         assert!(run_dir.join("summary.json").exists());
         assert_eq!(metrics(&run_dir).len(), 6);
     }

@@ -1,4 +1,4 @@
-//! Runs that continue on grids of other ranks.
+//! Tests of runs that resume on grids of other sizes.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         let reference = full(&whole, text, &all(&[]));
         for (step, grid) in ["parallel.data=1", "parallel.data=2", "parallel.data=4"].into_iter().enumerate()
         {
-            // State is saved and read alike wherever it is kept.
+            // State is saved and read in the same way, wherever it is stored.
             let codes = ["precision.matmul=fp8", "lora.base=nf4"];
             let streams = !codes.iter().any(|set| overrides.contains(set));
             let weights = ["optim.offload=false", "memory.offload_weights=true"][usize::from(streams)];
@@ -50,9 +50,9 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
         assert_eq!(report.summary.more["resumed_after_step"], 3);
         assert_eq!(metrics(&parts), metrics(&whole));
-        // Momentum and moments are equal to the bit too.
+        // Momentum and moments are bit-identical too.
         assert!(arrays(&parts) == arrays(&whole), "{overrides:?}");
-        // Resuming a finished run changes nothing, whatever the configuration is.
+        // Resuming a finished run changes nothing, with any configuration.
         if row % 5 > 0 && !sizes::are_wanted() {
             continue;
         }
@@ -62,8 +62,8 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
     }
 }
 
-/// Each number of ranks continues what another one began: in a chain, or with `PLIMSOLL_LONG_TESTS` each
-/// after each.
+/// Checks that each number of ranks continues another's run: in a chain, or with `PLIMSOLL_LONG_TESTS` for
+/// every pair.
 #[test]
 fn any_number_of_ranks_resumes_the_run_of_another() {
     const SHARDED: &str = "parallel.zero_stage=1";

@@ -1,13 +1,13 @@
-//! Records of a run's sessions and of losses that are not finite.
+//! Tests of the records of a run's sessions, and of non-finite losses.
 
 use super::*;
 
-/// Reads the summary written at the end of a run.
+/// Reads the summary of a finished run.
 fn summary(run_dir: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(run_dir.join("summary.json")).unwrap()).unwrap()
 }
 
-/// Each process that trained in a directory has a record there, which later ones keep.
+/// Checks that each process that trained in a directory has a record, which later processes keep.
 #[test]
 fn sessions_are_recorded() {
     let directory = tempfile::tempdir().unwrap();
@@ -31,14 +31,14 @@ fn sessions_are_recorded() {
     assert_eq!((&results["steps"], &results["peak_allocated_bytes"]), (&6.into(), &peak));
     assert!(results["tokens_per_second"].as_f64().unwrap() > 0.0);
     assert!(results["wall_seconds"].as_f64().unwrap() > 0.0);
-    let of = |session: usize, key: &str| second[session]["results"][key].as_f64();
+    let result = |session: usize, key: &str| second[session]["results"][key].as_f64();
     assert!(
         [0, 1]
             .iter()
-            .all(|session| of(*session, "longest_save_stall_seconds").is_some_and(|time| time > 0.0))
+            .all(|session| result(*session, "longest_save_stall_seconds").is_some_and(|time| time > 0.0))
     );
-    assert!(of(0, "load_seconds").is_none() && of(1, "load_seconds").is_some_and(|time| time > 0.0));
-    // Nothing is left to do: the record is unchanged, with other settings too.
+    assert!(result(0, "load_seconds").is_none() && result(1, "load_seconds").is_some_and(|time| time > 0.0));
+    // No steps remain: the record is unchanged, even with other settings.
     let before = contents(&run_dir);
     let report = resume(&run_dir, GPT, &["parallel.data=2", "telemetry.every=1"]).unwrap();
     assert_eq!(report.summary.world_size, 1);
@@ -46,7 +46,8 @@ fn sessions_are_recorded() {
     assert!(contents(&run_dir) == before);
 }
 
-/// A loss that is not finite ends the run, which keeps its earlier checkpoints and names them.
+/// Checks that a non-finite loss ends the run, and that the error names the earlier checkpoints, which are
+/// kept.
 #[test]
 fn a_loss_that_is_not_finite_is_never_saved() {
     let wild = [
@@ -81,7 +82,8 @@ fn a_loss_that_is_not_finite_is_never_saved() {
     }
 }
 
-/// A run that goes on in spite of such losses fails at its end if its last state cannot be saved.
+/// Checks that a run which continues despite non-finite losses fails at its end if its last state cannot be
+/// saved.
 #[test]
 fn a_run_that_ends_without_a_finite_loss_fails() {
     let directory = tempfile::tempdir().unwrap();
@@ -100,7 +102,8 @@ fn a_run_that_ends_without_a_finite_loss_fails() {
     assert_eq!(sessions(&run_dir)[0]["ending"], "non_finite");
 }
 
-/// A run that has ended early has no step left, whatever its record says, until it may go on for longer.
+/// Checks that a run that ended early does no further step, whatever its record contains, unless its length
+/// is raised.
 #[test]
 fn a_run_that_has_ended_early_does_no_further_step() {
     let directory = tempfile::tempdir().unwrap();
@@ -127,7 +130,7 @@ fn a_run_that_has_ended_early_does_no_further_step() {
     assert!(report.summary.steps > ended, "{report}");
 }
 
-/// JSON holds the name of a run that is not UTF-8 with other characters in its place.
+/// Checks that JSON replaces the invalid characters of a run's name that is not UTF-8.
 #[test]
 fn runs_of_any_name_are_listed_as_json() {
     use std::os::unix::ffi::OsStrExt;

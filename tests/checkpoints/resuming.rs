@@ -1,4 +1,4 @@
-//! Resuming, and starting from other weights: what may change, and what is refused.
+//! Tests of resuming, and of starting from other weights: what may change, and what is refused.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn checkpoints_of_other_runs_are_refused_by_key() {
     }
 }
 
-/// Keys that may change when a run is resumed: those that decide no bits, and those that decide later ones.
+/// Changes keys that may change on resuming: keys that affect no bits, and keys that affect only later bits.
 #[test]
 fn a_run_resumes_with_other_steps_schedule_and_regularisation() {
     let directory = tempfile::tempdir().unwrap();
@@ -83,14 +83,14 @@ fn a_run_resumes_from_an_earlier_step() {
     let report = go_on(2).unwrap();
     assert_eq!(report.summary.more["resumed_after_step"], 2);
     assert_eq!(bits(&report), whole);
-    // Checkpoints of the abandoned steps are kept, but not used by the run.
+    // Checkpoints of abandoned steps are kept, but not used by the run.
     let aside = run_dir.join("checkpoints/aside-1");
     assert!(Checkpoint::open(&aside.join("step-000004")).is_ok());
     assert!(Checkpoint::open(&aside.join("step-000006")).is_ok());
     assert_eq!(steps(&run_dir), [4, 6]);
 }
 
-/// The scores of the reference are those of the first start, on any grid.
+/// Checks that a resumed run uses the reference scores of its first start, on any grid.
 #[test]
 fn a_run_on_pairs_resumes_with_the_scores_of_its_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -115,7 +115,8 @@ fn a_run_on_pairs_resumes_with_the_scores_of_its_start() {
     assert_eq!(bits(&full(&parts, PREFERENCE, &sets)), bits(&reference));
 }
 
-/// `--from` uses only the weights, on any grid, and reports mismatches before anything is written.
+/// Checks that `--from` uses only the weights, on any grid, and reports mismatches before anything is
+/// written.
 #[test]
 fn a_new_run_starts_with_the_weights_of_another() {
     let directory = tempfile::tempdir().unwrap();
@@ -130,7 +131,7 @@ fn a_new_run_starts_with_the_weights_of_another() {
     let first = start("a", &old, None, &other).unwrap();
     assert_eq!(first.summary.losses.len(), 3);
     assert!(!first.summary.more.contains_key("resumed_after_step"));
-    // The weights are those of the other run: the loss begins far below that of random ones.
+    // The weights come from the other run: the loss begins far below that of random weights.
     let drawn = full(&directory.path().join("drawn"), GPT, &other);
     assert!(first.summary.losses[0] + 0.1 < drawn.summary.losses[0], "{:?}", first.summary.losses);
     let checkpoint = old.join("checkpoints/step-000006");
@@ -155,7 +156,8 @@ fn a_new_run_starts_with_the_weights_of_another() {
     }
 }
 
-/// Weights of a run are encoded, and codes of a run are taken as they are, or refused under another base.
+/// Checks that a run's weights are quantized, and that quantized weights are used unchanged, or refused for
+/// another format.
 #[test]
 fn a_base_in_codes_starts_from_another_run() {
     let directory = tempfile::tempdir().unwrap();
@@ -186,19 +188,19 @@ fn a_base_in_codes_starts_from_another_run() {
     }
 }
 
-/// Rewrites a manifest, with its own hash.
+/// Rewrites a manifest and recomputes its hash.
 pub(super) fn rewrite_manifest(path: &Path, change: impl Fn(&str) -> String) {
     let text = change(&std::fs::read_to_string(path).unwrap());
     let (before, rest) = text.split_once("\"manifest_sha256\": \"").unwrap();
     let (_, after) = rest.split_once('"').unwrap();
     let with = |hash: &str| format!("{before}\"manifest_sha256\": \"{hash}\"{after}");
-    // The hash is that of the text without indentation, in which no value contains a colon followed by a
-    // space.
+    // The hash covers the text without indentation. No value contains a colon followed by a space.
     let bare = with("").lines().map(str::trim).collect::<String>().replace("\": ", "\":");
     std::fs::write(path, with(&hexadecimal(&Sha256::digest(bare)))).unwrap();
 }
 
-/// A checkpoint of another version of Plimsoll or its libraries is resumed, and the record has a warning.
+/// Checks that a checkpoint of another version of Plimsoll or its libraries is resumed, with a warning in the
+/// record.
 #[test]
 fn checkpoints_of_other_versions_are_resumed_with_a_warning() {
     let directory = tempfile::tempdir().unwrap();
@@ -207,7 +209,7 @@ fn checkpoints_of_other_versions_are_resumed_with_a_warning() {
     std::fs::write(&corpus, &text).unwrap();
     let paths = format!("data.paths=['{}']", corpus.display());
     let version = format!("\"version\": \"{}\"", env!("CARGO_PKG_VERSION"));
-    // A checkpoint of the next version, and one of a version that hashed the whole corpus and named no
+    // A checkpoint of the next version, and one of a version that hashed the whole corpus and recorded no
     // libraries.
     let earlier = |text: &str| {
         let (before, rest) = text.split_once("  \"corpus\": {").unwrap();
@@ -238,8 +240,8 @@ fn checkpoints_of_other_versions_are_resumed_with_a_warning() {
     }
 }
 
-/// A corpus is recognised by its size and samples, or by all of it if configured; other modification times
-/// are recorded.
+/// Checks that a corpus is recognised by its size and samples, or by its whole content if configured.
+/// Modification times are only recorded.
 #[test]
 fn a_corpus_is_recognised_without_being_read_completely() {
     let directory = tempfile::tempdir().unwrap();
@@ -258,7 +260,7 @@ fn a_corpus_is_recognised_without_being_read_completely() {
         let _ = std::fs::remove_dir_all(&run_dir);
         write(None, 1_000_000_000);
         assert!(one_step(&run_dir, GPT, &[&paths, full_hash]).interrupted);
-        // In the first sample, between two samples, nowhere.
+        // A change in the first sample, between two samples, and no change.
         for (position, goes_on) in [(Some(1), false), (Some(20_000), between), (None, true)] {
             write(position, 1_000_000_001);
             let resumed = resume(&run_dir, GPT, &[&paths, full_hash]);

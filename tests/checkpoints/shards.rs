@@ -1,4 +1,4 @@
-//! Checkpoints that several ranks write, each its own elements.
+//! Tests of checkpoints that several ranks write, each its own elements.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const ZERO_2: &str = "parallel.zero_stage=2";
 const ZERO_3: &str = "parallel.zero_stage=3";
 const PAIRS: &str = "parallel.shard=2";
 
-/// The files of arrays in a checkpoint.
+/// Returns the files of arrays in a checkpoint.
 fn files(checkpoint: &Checkpoint) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(checkpoint.path()).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries.filter(|path| path.extension().unwrap() == "safetensors").collect();
@@ -15,7 +15,7 @@ fn files(checkpoint: &Checkpoint) -> Vec<PathBuf> {
     files
 }
 
-/// Bytes of all arrays in files.
+/// Returns the total bytes of all arrays in files.
 fn stored_bytes(files: &[PathBuf]) -> usize {
     let bytes = |path: &PathBuf| {
         let bytes = std::fs::read(path).unwrap();
@@ -27,7 +27,7 @@ fn stored_bytes(files: &[PathBuf]) -> usize {
 
 #[test]
 fn each_element_is_written_once_by_a_rank_that_holds_it() {
-    // A model, settings, and grids with the number of files.
+    // Model, settings, and grids with their number of files.
     type Grids = &'static [(&'static [&'static str], usize)];
     let table: [(&str, &[&str], Grids); 5] = [
         (
@@ -147,7 +147,7 @@ fn damage_to_any_of_several_files_is_refused_by_name() {
     }
 }
 
-/// The processes of a job verify a share of the files each.
+/// Checks that each process of a job verifies its own share of the files.
 #[test]
 fn every_file_is_in_the_share_of_one_process() {
     let directory = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ fn every_file_is_in_the_share_of_one_process() {
             assert_eq!((0..of).filter(refuses).count(), 1, "{of} processes");
         }
         flip(&file, |len| len - 1);
-        // Every process compares sizes.
+        // Every process compares file sizes.
         rewrite(&file, |bytes| bytes.push(0));
         for index in 0..2 {
             assert!(Checkpoint::open_share(checkpoint.path(), Share { index, of: 2 }).is_err());

@@ -1,4 +1,4 @@
-//! `plimsoll bench attention` and `plimsoll bench experts`.
+//! Tests of `plimsoll bench attention` and `plimsoll bench experts`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Counts and sizes on the command line.
+//! Tests of counts and sizes on the command line.
 
 use super::{plimsoll, text};
 

@@ -1,10 +1,10 @@
-//! The end of the process.
+//! Tests of how the process ends.
 
 use std::process::Command;
 
 use crate::common::{self, library};
 
-/// A library whose exit handler crashes.
+/// Source of a library whose exit handler crashes.
 const LIBRARY: &str = "#include <stdlib.h>\n__attribute__((destructor)) static void end(void) { abort(); }\n";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Training and evaluation of a model of images, and images that are invalid.
+//! Tests of training and evaluating an image model, and of invalid images.
 
 use std::path::Path;
 use std::process::Output;
@@ -30,7 +30,7 @@ warmup_steps = 0
 every = 2
 "#;
 
-/// Writes images of CIFAR-10, of which those at `invalid` have a class that there is not.
+/// Writes images in CIFAR-10's format. Images with indices in `invalid` get a class that does not exist.
 fn write(path: &Path, images: usize, invalid: &[usize]) {
     let record = |image: usize| {
         let class = if invalid.contains(&image) { 77 } else { image % 10 };
@@ -55,7 +55,7 @@ fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     let base = directory.path();
     let folder = base.join("cifar");
     std::fs::create_dir(&folder).unwrap();
-    // Two steps of four see all eight training images.
+    // Two steps of four samples see all eight training images.
     write(&folder.join("data_batch_1.bin"), 8, &[2]);
     write(&folder.join("test_batch.bin"), 10, &[]);
     std::fs::write(base.join("run.toml"), CONFIG).unwrap();
@@ -87,7 +87,7 @@ fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     let shown = succeeded(&ran(base, &["eval", "run", "--device", "cpu"]));
     assert!(shown.starts_with("10 images, loss ") && shown.contains("top-5"), "{shown}");
 
-    // Others, in a folder of their own.
+    // Other images, in a separate folder.
     std::fs::create_dir(base.join("others")).unwrap();
     write(&base.join("others/data_batch_1.bin"), 6, &[1]);
     let eval = ["eval", "run", "--device", "cpu", "--data", "others/data_batch_1.bin"];
@@ -97,7 +97,7 @@ fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     let shown = succeeded(&ran(base, &[&eval[..], &["--skip-invalid"]].concat()));
     assert!(shown.starts_with("6 images"), "{shown}");
 
-    // A folder has no images of its own.
+    // A model folder has no data.
     succeeded(&ran(base, &["export", "run", "-o", "folder"]));
     let refused = ran(base, &["eval", "folder", "--device", "cpu"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
@@ -107,7 +107,7 @@ fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     assert!(text(&strict.stderr).contains("others/data_batch_1.bin, record 1"), "{}", text(&strict.stderr));
     assert_eq!(succeeded(&ran(base, &[&eval[..], &["--skip-invalid"]].concat())), shown);
 
-    // The flag is not for text.
+    // The flag does not apply to text.
     let tokens = ran(base, &["train", "--device", "cpu", "--skip-invalid"]);
     assert_eq!(tokens.status.code(), Some(2));
     assert!(

@@ -1,4 +1,5 @@
-//! Commands on trained models: checkpoints by name, paths on the command line, messages on standard input.
+//! Tests of commands on trained models: checkpoints by name, paths on the command line, messages on standard
+//! input.
 
 use std::fs;
 use std::io::Write;
@@ -49,7 +50,7 @@ fn the_best_checkpoint_is_a_step_by_name() {
         "other: it keeps no best checkpoint: train",
     );
     is_refused(workplace.path(), &["eval", "kept", "--step", "worst"], "it is a step's number, or best");
-    // The directory holds a run, which the message says how to continue.
+    // The directory contains a run, and the message explains how to resume it.
     is_refused(workplace.path(), &["train", "run.toml", "--run-dir", "kept"], "): --resume continues it");
 }
 
@@ -63,7 +64,7 @@ fn paths_of_the_command_line_are_relative_to_the_current_directory() {
     is_refused(&inner, &["plan", "../run.toml", "--device", "cpu"], "corpus.txt");
     is_refused(workplace.path(), &["plan", "run.toml", "--device", "cpu", "--set", paths], "here.txt");
     succeeds(&inner, &["train", "../run.toml", "--device", "cpu", "--set", paths, "--run-dir", "../out"]);
-    // The run goes on from anywhere, also with a path that is named again.
+    // The run resumes from any directory, also with a path that is specified again.
     succeeds(workplace.path(), &["eval", "out"]);
     succeeds(&inner, &["eval", "../out", "--set", paths]);
     succeeds(workplace.path(), &["eval", "out", "--set", "data.paths=['inner/*.txt']"]);

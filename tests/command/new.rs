@@ -1,9 +1,9 @@
-//! `plimsoll new`: the file that it writes, what it prints, and its exit statuses.
+//! Tests of `plimsoll new`: the file that it writes, its output, and its exit statuses.
 
 use super::{plimsoll, text, workplace};
 use crate::common;
 
-/// Sizes of a model that no small GPU holds.
+/// Configuration of a model that fits on no small GPU.
 const LARGE: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": false}"#;

@@ -1,4 +1,4 @@
-//! `plimsoll bench predict`.
+//! Tests of `plimsoll bench predict`.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn steps_of_tiny_models_are_measured_on_a_cpu() {
         assert!(line["predicted_step_seconds"].is_null(), "{line}");
     }
     assert!(lines[2]["configurations"] == 2 && lines[2]["median_error"].is_null(), "{}", lines[2]);
-    // With a description of a GPU there are errors, if meaningless ones here.
+    // With a GPU's description there are errors, though meaningless ones here.
     let output = bench(&["--most", "3", "--description", "h200"]);
     assert!(text(&output.stdout).contains("3 configurations: median error"), "{output:?}");
     for wrong in [&["--description", "h201"][..], &["--description", "none.toml"], &["--device", "gpu"]] {

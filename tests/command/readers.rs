@@ -1,4 +1,4 @@
-//! Files of other programs: what is found in them, refused by name or counted in the log.
+//! Tests of reading other programs' files: what is recognised, refused by name, or counted in the log.
 
 use std::fs;
 use std::path::Path;
@@ -6,16 +6,16 @@ use std::path::Path;
 use super::{plimsoll, text};
 use crate::common::root;
 
-/// A pointer that git-lfs leaves instead of a file.
+/// A git-lfs pointer left instead of a file.
 const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
 
-/// Runs a command, and returns its exit status, output and messages.
+/// Runs a command. Returns its exit status, standard output and standard error.
 fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     let output = plimsoll(directory).args(arguments).output().unwrap();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Creates a directory with a configuration of a small model of conversations, whose files are `c.jsonl`.
+/// Creates a directory with a configuration of a small chat model, whose data is `c.jsonl`.
 fn workplace() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let template = root().join("launch/recipes/chat/template.jinja");
@@ -29,7 +29,7 @@ fn workplace() -> tempfile::TempDir {
     directory
 }
 
-/// The line of a conversation of one question, whose answer is `answer` with further keys.
+/// Returns the JSON line of a conversation with one question, whose answer is `answer` with further keys.
 fn line(answer: &str, keys: &str) -> String {
     format!(
         "{{\"messages\": [{{\"role\": \"user\", \"content\": \"q\"}}, {{\"role\": \"assistant\", \"content\": \
@@ -122,7 +122,8 @@ fn an_evaluation_finds_the_kind_of_its_data() {
     a_pointer_is_refused_whatever_the_file_is(workplace.path());
 }
 
-/// A template names `eos_token`, which no file states: it writes nothing there, before and after the export.
+/// Checks a template that uses `eos_token` although no file defines it: it is empty, before and after the
+/// export.
 #[test]
 fn an_exported_template_writes_what_it_wrote_in_training() {
     let workplace = workplace();
@@ -163,7 +164,7 @@ fn an_exported_template_writes_what_it_wrote_in_training() {
     }
 }
 
-/// Every file of a model and of its data, of which git-lfs has left a pointer.
+/// Checks that a git-lfs pointer instead of any file of a model or its data is refused.
 fn a_pointer_is_refused_whatever_the_file_is(directory: &Path) {
     let at = |name: &str| directory.join(name);
     fs::write(at("d.txt"), "the sky is blue").unwrap();

@@ -1,11 +1,11 @@
-//! The devices of this machine, on which one test body runs.
+//! Devices of this machine, on which tests run.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::{Description, Device, DeviceOptions};
 use system::skipped::{self, Need};
 
-/// Returns whether there is a GPU, and reports the test as skipped there if there is none.
+/// Returns whether there is a GPU; if not, reports the test as skipped.
 pub(crate) fn gpu() -> bool {
     match device::cuda::availability() {
         Ok(_) => true,
@@ -16,23 +16,23 @@ pub(crate) fn gpu() -> bool {
     }
 }
 
-/// Returns the number of ranks that can have a GPU of their own, which several do only with NCCL.
+/// Returns how many ranks can each have their own GPU; more than one needs NCCL.
 pub(crate) fn own_gpus() -> usize {
     let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());
     if collective::nccl::is_there() { gpus } else { gpus.min(1) }
 }
 
-/// Waits until no other job of this process is on GPUs, and keeps others waiting until it is dropped.
+/// Waits until no other job of this process uses GPUs, and blocks others until the guard is dropped.
 ///
-/// Two at once have stopped each other: probably a kernel that waits for another rank held up, in a queue of
-/// the GPU, the kernels that this rank waits for. And a job beside one that captures a step can make its
-/// libraries' calls fail.
+/// Two concurrent jobs have deadlocked: probably a kernel that waits for another rank blocked, in a GPU's
+/// queue, the kernels that this rank waits for. A job beside one that captures a step can also make its
+/// library calls fail.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static GPUS: Mutex<()> = Mutex::new(());
     GPUS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Devices that compute: the host, and a GPU if there is one.
+/// Returns the devices that compute: the CPU, and a GPU if there is one.
 pub(crate) fn computing() -> Vec<Device> {
     let options = DeviceOptions::default();
     let mut devices = vec![Device::cpu(0, &options).unwrap()];
@@ -42,7 +42,7 @@ pub(crate) fn computing() -> Vec<Device> {
     devices
 }
 
-/// [`computing`] devices, and a Meta device that imitates each.
+/// Returns the [`computing`] devices, and a Meta device that imitates each.
 pub(crate) fn all() -> Vec<Device> {
     let imitate = |description: Description| Device::meta(0, description, &DeviceOptions::default()).unwrap();
     let real = computing();

@@ -1,4 +1,4 @@
-//! Runs of the program as processes: one with its ranks as threads, or the ranks of a job over TCP or MPI.
+//! Runs the program as processes: one with its ranks as threads, or a job over TCP or MPI.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub(crate) use super::ports::free_port;
 use super::program;
 use super::runs::GPT;
 
-/// The form of ranks: threads, or processes over TCP or MPI.
+/// How ranks are run: as threads, or as processes over TCP or MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Threads,
@@ -22,12 +22,12 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the transports that can be tested here, and prints which cannot.
+    /// Returns the transports that can be tested here; reports the others as skipped.
     pub(crate) fn all() -> Vec<Transport> {
         [vec![Transport::Threads], Self::of_processes()].concat()
     }
 
-    /// Returns the transports between processes that can be tested here, and prints which cannot.
+    /// Returns the transports between processes that can be tested here; reports the others as skipped.
     pub(crate) fn of_processes() -> Vec<Transport> {
         let mut all = vec![Transport::Tcp];
         all.extend(has_mpi().then_some(Transport::Mpi));
@@ -35,7 +35,7 @@ impl Transport {
     }
 }
 
-/// Variables of launchers and users, which no test inherits.
+/// Variables of launchers and users, which tests must not inherit.
 pub(crate) const FOREIGN: [&str; 9] = [
     "OMPI_COMM_WORLD_SIZE",
     "PMI_SIZE",
@@ -48,7 +48,7 @@ pub(crate) const FOREIGN: [&str; 9] = [
     "PLIMSOLL_ALLOC_CONF",
 ];
 
-/// Returns whether this build has MPI and this machine a launcher.
+/// Returns whether this build has MPI and this machine has a launcher; if not, reports the test as skipped.
 pub(crate) fn has_mpi() -> bool {
     let why = match Command::new("mpirun").arg("--version").output() {
         _ if !cfg!(feature = "mpi") => "this build has no MPI",
@@ -59,7 +59,7 @@ pub(crate) fn has_mpi() -> bool {
     false
 }
 
-/// A directory with a corpus and a configuration, `run.toml`.
+/// Creates a directory with a corpus and a configuration, `run.toml`.
 pub(crate) fn workplace() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let line = "The load line of a ship says how much she may carry, and in which waters.\n";
@@ -71,14 +71,14 @@ pub(crate) fn workplace() -> tempfile::TempDir {
     directory
 }
 
-/// A command in `directory` without environment variables of a launcher or a user.
+/// Creates a command in `directory` without environment variables of launchers and users.
 pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
     // These tests use the CPU even on hosts with a GPU.
     command.current_dir(directory).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "");
-    // Open MPI's daemons of two jobs that make one session directory at the same time fail.
+    // Open MPI's daemons fail if two jobs create the same session directory at the same time.
     command.env("OMPI_MCA_orte_tmpdir_base", directory);
-    // Ranks that wait leave the few processors to those of other tests.
+    // Waiting ranks yield the few processors to other tests.
     command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     for variable in FOREIGN {
         command.env_remove(variable);
@@ -86,16 +86,17 @@ pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> C
     command
 }
 
-/// `ranks` ranks over TCP, started by a script with the variables of torchrun; the command follows.
+/// Creates a command for `ranks` ranks over TCP, started by a script that sets torchrun's variables. The
+/// program to run follows as arguments.
 pub(crate) fn over_tcp(directory: &Path, ranks: usize) -> Command {
     let mut command = clean(super::root().join("tests/common/ranks"), directory);
     command.env("MASTER_PORT", free_port().to_string()).arg(ranks.to_string());
     command
 }
 
-/// [`over_tcp`] on two hosts that network namespaces fake, `first` and `second`, with `ranks` on each. Once
-/// the file `cut` exists, the hosts are apart. `None`, and the test is reported as skipped, if that is
-/// impossible.
+/// Like [`over_tcp`], on two hosts simulated by network namespaces, `first` and `second`, with `ranks` each.
+/// Creating the file `cut` disconnects the hosts. If that is impossible, returns `None` and reports the test
+/// as skipped.
 pub(crate) fn two_namespaces(directory: &Path, ranks: usize) -> Option<Command> {
     let script = super::root().join("tests/common/namespaces");
     if !Command::new(&script).args(["1", "true"]).env("MASTER_PORT", "1").status().unwrap().success() {
@@ -108,14 +109,14 @@ pub(crate) fn two_namespaces(directory: &Path, ranks: usize) -> Option<Command> 
     Some(command)
 }
 
-/// A command with interrupts enabled, which a shell disables for background processes.
+/// Creates a command with interrupts enabled, which shells disable for background processes.
 pub(crate) fn interruptible(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = clean("env", directory);
     command.arg("--default-signal=INT").arg(program);
     command
 }
 
-/// `mpirun` with the settings for root, few processors and no ssh.
+/// Creates an `mpirun` command with the settings for root, few processors and no ssh.
 pub(crate) fn mpirun(directory: &Path) -> Command {
     let mut command = clean("mpirun", directory);
     for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
@@ -125,8 +126,8 @@ pub(crate) fn mpirun(directory: &Path) -> Command {
     command
 }
 
-/// [`mpirun`] over two faked hosts, `first` and `second`, with `ranks` on each; `None`, and the test is
-/// reported as skipped, if that is impossible.
+/// Like [`mpirun`], on two simulated hosts, `first` and `second`, with `ranks` each. If that is impossible,
+/// returns `None` and reports the test as skipped.
 pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     let script = super::root().join("tests/common/hosts");
     let can = has_mpi() && Command::new(&script).args(["1", "true"]).output().unwrap().status.success();
@@ -139,7 +140,7 @@ pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     Some(command)
 }
 
-/// The start of a command line: nothing, or the launcher of `ranks` processes.
+/// Returns the start of a command line: empty, or the launcher of `ranks` processes.
 pub(crate) fn launcher(transport: Transport, directory: &Path, ranks: usize) -> Command {
     match transport {
         Transport::Threads => clean("env", directory),
@@ -152,14 +153,14 @@ pub(crate) fn launcher(transport: Transport, directory: &Path, ranks: usize) -> 
     }
 }
 
-/// `plimsoll train run.toml --run-dir out` on `ranks` ranks.
+/// Creates the command `plimsoll train run.toml --run-dir out` on `ranks` ranks.
 pub(crate) fn train(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Command {
     let mut command = launcher(transport, directory, ranks);
     command.arg(program()).args(arguments(ranks, sets));
     command
 }
 
-/// Arguments of [`train`].
+/// Returns the arguments of [`train`].
 pub(crate) fn arguments(ranks: usize, sets: &[&str]) -> Vec<String> {
     let mut arguments: Vec<String> = ["train", "run.toml", "--run-dir", "out"].map(str::to_owned).to_vec();
     for set in [format!("parallel.data={ranks}").as_str()].iter().chain(sets) {
@@ -168,8 +169,8 @@ pub(crate) fn arguments(ranks: usize, sets: &[&str]) -> Vec<String> {
     arguments
 }
 
-/// Runs [`train`] to its end, and checks that every rank used what was planned. Returns the loss of every
-/// step, and the hash of the weights.
+/// Runs [`train`] to its end, and checks that every rank's memory was as planned. Returns the bits of every
+/// step's loss, and the hash of the weights.
 pub(crate) fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, String) {
     let workplace = workplace();
     let output = train(transport, workplace.path(), ranks, sets).output().unwrap();
@@ -191,8 +192,8 @@ pub(crate) fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec
     (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
 }
 
-/// Returns a trace without the names of the weights whose optimizer state a rank has: ranks with shards of
-/// equal sizes have one plan, which names the weights of the first of them.
+/// Removes the names of the weights whose optimizer state a rank has. Ranks with shards of equal sizes share
+/// a plan, which names the first rank's weights.
 fn without_weights_of_state(trace: &StepTrace) -> StepTrace {
     let mut trace = trace.clone();
     let of_state = trace.owners.iter_mut().filter(|owner| owner.category == Category::OptimizerState);
@@ -200,7 +201,7 @@ fn without_weights_of_state(trace: &StepTrace) -> StepTrace {
     trace
 }
 
-/// Runs a command to its end. Returns losses and weights of its run, and the host of each rank.
+/// Runs a command to its end. Returns its run's losses and weights, and the host of each rank.
 pub(crate) fn outcome(mut command: Command, directory: &Path) -> ([String; 2], Vec<String>) {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -222,7 +223,7 @@ impl Running {
         Self::wait(train(transport, directory, ranks, &[&["train.steps=1000000"], sets].concat()), directory)
     }
 
-    /// [`Running::start`] through `launch/mpirun`.
+    /// Like [`Running::start`], through `launch/mpirun`.
     pub(crate) fn start_by_script(directory: &Path, ranks: usize, sets: &[&str]) -> Self {
         let mut command = interruptible(super::root().join("launch/mpirun"), directory);
         command.env("PLIMSOLL", program()).args(["-n", &ranks.to_string()]);
@@ -251,19 +252,19 @@ impl Running {
         metrics.map_or(0, |lines| lines.lines().count())
     }
 
-    /// Returns the process id of a rank, from its status file.
+    /// Returns a rank's process id, read from its status file.
     pub(crate) fn pid(&self, rank: usize) -> u32 {
         let record = std::fs::read_to_string(self.run_dir.join(format!("logs/rank-{rank}.status"))).unwrap();
         let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
         pid.trim().parse().unwrap()
     }
 
-    /// Returns the id of the started process: the launcher's, if there is one.
+    /// Returns the id of the started process, which is the launcher if there is one.
     pub(crate) fn launcher(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the end within `limit`; kills the run and fails otherwise.
+    /// Waits for the end within `limit`; otherwise kills the run and fails.
     pub(crate) fn end(mut self, limit: Duration) -> Output {
         let deadline = Instant::now() + limit;
         while self.child.try_wait().unwrap().is_none() {
@@ -282,7 +283,7 @@ pub(crate) fn signal(name: &str, pid: u32) {
     assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
 }
 
-/// Returns whether a process runs or is stopped; a zombie does not count.
+/// Returns whether a process runs or is stopped; a zombie does neither.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))

@@ -1,11 +1,12 @@
-//! Shared libraries that a test loads into the program.
+//! Compiles shared libraries that tests load into the program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use system::skipped::{self, Need};
 
-/// Compiles C to a shared library in `directory`; `None`, which is reported, without a compiler.
+/// Compiles C to a shared library in `directory`. Without a compiler, returns `None` and reports the test as
+/// skipped.
 pub(crate) fn compiled(directory: &Path, source: &str) -> Option<PathBuf> {
     let file = directory.join("library.c");
     let library = directory.join("library.so");

@@ -1,4 +1,4 @@
-//! Helpers shared by several test files.
+//! Helpers shared by several test programs.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -21,23 +21,24 @@ use nn::Parameters;
 use safetensors::{Dtype, SafeTensors};
 use tensor::Tensor;
 
-/// Root of the source tree: tests run in the folder of their package.
+/// Returns the root of the source tree; tests run in the folder of their package.
 pub(crate) fn root() -> PathBuf {
     std::env::current_dir().unwrap()
 }
 
-/// The program under test. `CARGO_BIN_EXE_plimsoll` names it for a bundled test on another machine.
+/// Returns the path of the program under test. `CARGO_BIN_EXE_plimsoll` overrides it for bundled tests on
+/// another machine.
 pub(crate) fn program() -> PathBuf {
     std::env::var_os("CARGO_BIN_EXE_plimsoll")
         .map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
 }
 
-/// Path of a recorded file.
+/// Returns the path of a recorded file.
 pub(crate) fn golden(name: &str) -> PathBuf {
     root().join("tests/golden").join(name)
 }
 
-/// The recorded tiny GPT-2 and MLP.
+/// Arrays recorded from PyTorch's tiny GPT-2 and MLP.
 pub(crate) struct Recording(Vec<u8>);
 
 impl Recording {
@@ -59,7 +60,7 @@ impl Recording {
         }
     }
 
-    /// A recorded integer array.
+    /// Returns a recorded integer array.
     pub(crate) fn integers(&self, name: &str) -> Vec<u32> {
         let file = SafeTensors::deserialize(&self.0).unwrap();
         let bytes = file.tensor(name).unwrap().data().to_vec();
@@ -70,7 +71,7 @@ impl Recording {
         self.values(name).into_iter().map(|v| v as f32).collect()
     }
 
-    /// Sets every parameter to the recorded `{prefix}{name}`.
+    /// Sets every parameter to the recorded array `{prefix}{name}`.
     pub(crate) fn load(&self, parameters: &Parameters, prefix: &str) {
         for parameter in parameters.list() {
             parameter
@@ -83,7 +84,7 @@ impl Recording {
     }
 }
 
-/// ‖actual − expected‖ / ‖expected‖.
+/// Returns ‖actual − expected‖ / ‖expected‖.
 pub(crate) fn relative(actual: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(actual.len(), expected.len());
     let difference: f64 = actual.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
@@ -91,7 +92,7 @@ pub(crate) fn relative(actual: &[f32], expected: &[f64]) -> f64 {
     (difference / size).sqrt()
 }
 
-/// A tensor of tokens or classes.
+/// Returns a tensor of tokens or classes.
 pub(crate) fn tokens(device: &Device, values: &[u32], rows: usize, columns: usize) -> Tensor {
     Tensor::from_host(device, values, [rows, columns], Category::Input).unwrap()
 }

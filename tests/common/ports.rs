@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Returns a port that nothing listens on, outside the range from which the system takes ports of its own.
+/// Returns an unused port, outside the range from which the system assigns ports.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(7919);

@@ -1,11 +1,11 @@
-//! Python with what a comparison needs.
+//! Finds a Python with the modules that a comparison needs.
 
 use std::process::Command;
 
 use system::skipped::{self, Need};
 
-/// Returns Python with all of `modules`, from the environment's PLIMSOLL_PYTHON or the path; reports the test
-/// as skipped if there is none.
+/// Returns a Python with all of `modules`: PLIMSOLL_PYTHON, or the one on the path. If there is none, returns
+/// `None` and reports the test as skipped.
 pub(crate) fn python_with(modules: &[&str]) -> Option<String> {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = |names: &str| {

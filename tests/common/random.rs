@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Environment variable with the seconds that each fuzzer and fault driver runs, instead of a short time.
+/// Environment variable with the seconds that each fuzzer and fault driver runs, instead of a few rounds.
 const VARIABLE: &str = "PLIMSOLL_LONG_TESTS";
 
 /// A generator of repeatable random numbers (SplitMix64).
@@ -21,7 +21,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `bound`, which is at least 1.
+    /// Returns a number below `bound`, which must be at least 1.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
@@ -30,9 +30,9 @@ impl Random {
         &all[self.below(all.len())]
     }
 
-    /// Returns true once in `of` times on average.
-    pub(crate) fn once_in(&mut self, of: usize) -> bool {
-        self.below(of) == 0
+    /// Returns true once in `count` calls on average.
+    pub(crate) fn once_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
     }
 
     /// Returns `bytes` with a few of them flipped, cut, repeated, or replaced by one of `pieces`.
@@ -59,7 +59,7 @@ impl Random {
     }
 }
 
-/// The duration of a fuzzer: a few rounds, or as many seconds as [`VARIABLE`] says.
+/// Duration of a fuzzer: a few rounds, or the number of seconds in [`VARIABLE`].
 pub(crate) struct Budget(Option<Instant>);
 
 impl Budget {
@@ -68,12 +68,12 @@ impl Budget {
         Budget(seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)))
     }
 
-    /// Returns whether another round follows `done` rounds: three in a short run.
+    /// Returns whether another round follows after `done` rounds; a short run has three.
     pub(crate) fn allows(&self, done: usize) -> bool {
         self.within(done, 3)
     }
 
-    /// [`Budget::allows`] with `short` rounds in a short run.
+    /// Like [`Budget::allows`], with `short` rounds in a short run.
     pub(crate) fn within(&self, done: usize, short: usize) -> bool {
         self.0.map_or(done < short, |end| Instant::now() < end)
     }

@@ -1,4 +1,4 @@
-//! Training runs in this process.
+//! Configurations of small models, and training runs in this process.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use run::RunError;
 use run::{RunOptions, TrainReport};
 use worker::DeviceChoice;
 
-/// A small GPT on text of the repository.
+/// Configuration of a small GPT on text of the repository.
 pub(crate) const GPT: &str = r#"
 [model]
 kind = "gpt"
@@ -34,7 +34,7 @@ bucket_bytes = 65536
 compute = "f32"
 "#;
 
-/// A small Llama with grouped heads on the same text.
+/// Configuration of a small Llama with grouped heads on the same text.
 pub(crate) const LLAMA: &str = r#"
 [model]
 kind = "llama"
@@ -61,8 +61,8 @@ bucket_bytes = 65536
 compute = "f32"
 "#;
 
-/// Options of a mixture of experts over [`LLAMA`] as in DeepSeek-V3: dense layers in between, sigmoid scores
-/// with corrections in groups, shared experts, and both losses that balance loads.
+/// Overrides of [`LLAMA`] for experts as in DeepSeek-V3: interleaved dense layers, sigmoid scores with
+/// corrections in groups, shared experts, and both load-balancing losses.
 pub(crate) const CORRECTED_EXPERTS: &[&str] = &[
     "model.experts=6",
     "model.expert_width=24",
@@ -78,7 +78,7 @@ pub(crate) const CORRECTED_EXPERTS: &[&str] = &[
     "train.router_z_loss=0.001",
 ];
 
-/// Options of a mixture of experts over [`LLAMA`] as in gpt-oss: biases everywhere, bounded gates.
+/// Overrides of [`LLAMA`] for experts as in gpt-oss: biases everywhere, and clamped gates.
 pub(crate) const BIASED_EXPERTS: &[&str] = &[
     "model.experts=4",
     "model.mlp_bias=true",
@@ -89,8 +89,8 @@ pub(crate) const BIASED_EXPERTS: &[&str] = &[
     "train.balance_loss=0.02",
 ];
 
-/// Options of Gemma over [`LLAMA`]: windows in half of the layers, norms before and after branches with
-/// weights less one, caps of both scores.
+/// Overrides of [`LLAMA`] as in Gemma: windows in half of the layers, norms before and after branches with
+/// weights stored minus one, and soft caps on attention scores and logits.
 pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[
     "model.window=9",
     "model.layer_types=['sliding_attention', 'full_attention']",
@@ -106,9 +106,9 @@ pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[
     "model.tied=true",
 ];
 
-/// Options of OLMo, SmolLM, Phi and Granite over [`LLAMA`]: windows in three of four layers, norms after
-/// branches and over all heads, layers without positions, a part of each head that rotates, biases and
-/// factors; and values wider than keys.
+/// Overrides of [`LLAMA`] as in OLMo, SmolLM, Phi and Granite: windows in three of four layers, norms after
+/// branches and over all heads, layers without positions, partial rotation, biases and multipliers; and
+/// values wider than keys.
 pub(crate) const WINDOWS_AND_FACTORS: &[&str] = &[
     "model.window=20",
     "model.layer_types=['sliding_attention', 'sliding_attention', 'sliding_attention', 'full_attention']",
@@ -129,7 +129,7 @@ pub(crate) const WINDOWS_AND_FACTORS: &[&str] = &[
     "model.value_width=16",
 ];
 
-/// Attention with latents over [`LLAMA`], as in DeepSeek-V3.
+/// Overrides of [`LLAMA`] for latent attention, as in DeepSeek-V3.
 pub(crate) const LATENTS: &[&str] = &[
     "model.key_value_heads=4",
     "model.latent_width=12",
@@ -141,7 +141,7 @@ pub(crate) const LATENTS: &[&str] = &[
     "train.steps=2",
 ];
 
-/// Latents of keys and values alone, with adapters of all linear layers.
+/// Overrides of [`LLAMA`] for latents of keys and values only, with adapters on all linear layers.
 pub(crate) const ADAPTED_LATENTS: &[&str] = &[
     "model.key_value_heads=4",
     "model.latent_width=16",
@@ -153,7 +153,7 @@ pub(crate) const ADAPTED_LATENTS: &[&str] = &[
     "train.steps=2",
 ];
 
-/// A small Llama on pairs of answers.
+/// Configuration of a small Llama on preference pairs.
 pub(crate) const PREFERENCE: &str = r#"
 [model]
 kind = "llama"
@@ -180,7 +180,7 @@ bucket_bytes = 65536
 compute = "f32"
 "#;
 
-/// A small GPT on the answers of made conversations.
+/// Configuration of a small GPT on the answers of generated conversations.
 pub(crate) const CHAT: &str = r#"
 [model]
 kind = "gpt"
@@ -206,7 +206,7 @@ bucket_bytes = 65536
 compute = "f32"
 "#;
 
-/// The five-layer MLP.
+/// Configuration of the five-layer MLP.
 pub(crate) const MLP: &str = r#"
 [model]
 kind = "mlp"
@@ -227,7 +227,7 @@ lanes = 4
 compute = "f32"
 "#;
 
-/// A narrow ResNet-18 on small made images.
+/// Configuration of a narrow ResNet-18 on small generated images.
 pub(crate) const RESNET: &str = r#"
 [model]
 kind = "resnet"
@@ -255,7 +255,7 @@ bucket_bytes = 65536
 compute = "f32"
 "#;
 
-/// The same depth of four stages with bottlenecks.
+/// Configuration of a ResNet with bottlenecks of the same depth in four stages.
 pub(crate) const BOTTLENECKS: &str = r#"
 [model]
 kind = "resnet"
@@ -279,7 +279,7 @@ lanes = 4
 compute = "f32"
 "#;
 
-/// Token shards in a shuffled order; [`token_files::fill`] has the files.
+/// Overrides for shuffled token shards; [`token_files::fill`] creates the files.
 pub(crate) const TOKENS: [&str; 4] = [
     "data.kind=tokens",
     "data.paths=['{files}/shards/train_*.bin']",
@@ -287,7 +287,7 @@ pub(crate) const TOKENS: [&str; 4] = [
     "data.tokenizer={files}/tokenizer.json",
 ];
 
-/// Token shards from their first token on.
+/// Overrides for token shards in sequential order.
 pub(crate) const SEQUENTIAL: [&str; 4] = [
     "data.kind=tokens",
     "data.paths=['{files}/shards/*.bin']",
@@ -295,7 +295,7 @@ pub(crate) const SEQUENTIAL: [&str; 4] = [
     "model.vocabulary=512",
 ];
 
-/// Packed documents with attention within each.
+/// Overrides for packed documents with attention within each document.
 pub(crate) const PACKED: [&str; 5] = [
     "data.kind=tokens",
     "data.paths=['{files}/shards/*.bin']",
@@ -304,13 +304,13 @@ pub(crate) const PACKED: [&str; 5] = [
     "data.document_mask=true",
 ];
 
-/// Two texts of bytes.
+/// Overrides for a mixture of two texts as bytes.
 pub(crate) const MIXTURE: [&str; 2] = [
     "data.paths=[]",
     "data.mixture=[{paths=['ARCHITECTURE.md'],weight=3},{paths=['crates/tensor/src/*.rs'],weight=1}]",
 ];
 
-/// Two sets of token shards, each from its first token on.
+/// Overrides for a mixture of two sets of token shards in sequential order.
 pub(crate) const SEQUENTIAL_MIXTURE: [&str; 5] = [
     "data.kind=tokens",
     "data.paths=[]",
@@ -319,17 +319,17 @@ pub(crate) const SEQUENTIAL_MIXTURE: [&str; 5] = [
     "model.vocabulary=512",
 ];
 
-/// Text that a tokenizer of a file makes tokens of.
+/// Overrides for text that is tokenized with a tokenizer file.
 pub(crate) const TOKENIZED: [&str; 2] = ["data.tokenizer={files}/tokenizer.json", "data.cache={files}/cache"];
 
-/// Parses a test's configuration, whose paths are relative to the source tree.
+/// Parses a configuration with overrides; its paths are relative to the source tree.
 pub(crate) fn config(text: &str, overrides: &[&str]) -> RunConfig {
     vision::register().unwrap();
     let overrides: Vec<String> = overrides.iter().map(|setting| token_files::fill(setting)).collect();
     RunConfig::parse(text, "test.toml", &super::root(), &overrides).unwrap()
 }
 
-/// Options of a quiet run on the CPU with its files in `run_dir`.
+/// Returns options of a quiet run on the CPU with its files in `run_dir`.
 pub(crate) fn on_cpu(run_dir: &Path) -> RunOptions {
     RunOptions {
         device: DeviceChoice::Cpu,
@@ -347,7 +347,7 @@ pub(crate) fn train_in(
 ) -> Result<TrainReport, RunError> {
     let run_dir = Some(directory.to_owned());
     let report = run::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })?;
-    // In every test, no rank diverges from its plan and no step leaks.
+    // In every test, no rank may diverge from its plan and no step may leak.
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
     Ok(report)
 }

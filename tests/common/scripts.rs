@@ -1,13 +1,13 @@
-//! Scripts that stand in for programs.
+//! Creates scripts that stand in for programs.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes an executable script of bash, with its directory.
+/// Writes an executable bash script, and creates its directory.
 ///
-/// Another process writes it: a file that is open for writing cannot be executed, and a process that another
-/// test starts meanwhile would inherit this one's open files.
+/// Another process writes the file: a file that is open for writing cannot be executed, and a process that
+/// another test starts meanwhile would inherit this process's open files.
 pub(crate) fn write(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let mut shell = Command::new("sh");
@@ -17,7 +17,7 @@ pub(crate) fn write(path: &Path, text: &str) {
     assert!(writer.wait().unwrap().success(), "{}", path.display());
 }
 
-/// Copies an executable file, also by another process.
+/// Copies an executable file, for the same reason in another process.
 pub(crate) fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success(), "{}", from.display());
 }

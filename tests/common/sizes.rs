@@ -1,14 +1,14 @@
-//! Every number of data-parallel ranks of a step of the small GPT, for tests behind `PLIMSOLL_LONG_TESTS`.
+//! Every number of data-parallel ranks for a step of the small GPT, for tests behind `PLIMSOLL_LONG_TESTS`.
 
-/// Runs with equal bits: a number of lanes, a precision, and the grids that they allow.
+/// Runs with equal bits: some number of lanes and a precision, with the possible grids.
 pub(crate) struct Sizes {
-    /// Settings of all runs.
+    /// Settings common to all runs.
     pub(crate) common: Vec<String>,
     /// Numbers of data-parallel ranks.
     pub(crate) data: &'static [usize],
 }
 
-/// Pipeline ranks, and the settings beside the number of data-parallel ranks.
+/// Number of pipeline ranks, and further settings besides the number of data-parallel ranks.
 pub(crate) const GRIDS: [(usize, &[&str]); 8] = [
     (1, &["parallel.zero_stage=0"]),
     (1, &["parallel.zero_stage=1"]),
@@ -20,11 +20,11 @@ pub(crate) const GRIDS: [(usize, &[&str]); 8] = [
     (2, &["parallel.zero_stage=3"]),
 ];
 
-/// Numbers of lanes, each with the numbers of data-parallel ranks that it allows here.
+/// Numbers of lanes, each with the numbers of data-parallel ranks tested with it.
 pub(crate) const LANES: [(usize, &[usize]); 3] =
     [(8, &[1, 2, 3, 4, 5, 6, 7, 8]), (12, &[1, 2, 3, 4, 6, 12]), (35, &[1, 5, 7])];
 
-/// Returns the rows of one of [`LANES`], each of `of_lane` micro-batches, in f32 and bf16.
+/// Returns the runs for one entry of [`LANES`], with `of_lane` micro-batches per lane, in f32 and bf16.
 pub(crate) fn rows((lanes, data): (usize, &'static [usize]), of_lane: usize) -> [Sizes; 3] {
     let precisions: [&[&str]; 3] =
         [&[], &["precision.compute=bf16"], &["precision.compute=bf16", "precision.gradients=bf16"]];

@@ -1,4 +1,4 @@
-//! Files of tokens for tests, made of the sources.
+//! Token files for tests, generated from the sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use data::Tokenizer;
 use tokenize::{HeldOut, Job, tokenize, train_tokenizer};
 
-/// The directory of the files, made anew by each test program.
+/// Directory of the files, created once per test program.
 static FILES: LazyLock<PathBuf> = LazyLock::new(|| {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let base = if target.is_dir() { target.to_owned() } else { std::env::temp_dir() };
@@ -17,8 +17,8 @@ static FILES: LazyLock<PathBuf> = LazyLock::new(|| {
     directory
 });
 
-/// A setting with the directory of the files for `{files}`: `tokenizer.json` of 512 tokens, and `shards`, of
-/// which the first is for validation.
+/// Replaces `{files}` in a setting by the directory of the files: `tokenizer.json` with 512 tokens, and
+/// `shards`, of which the first is for validation.
 pub(crate) fn fill(setting: &str) -> String {
     match setting.contains("{files}") {
         true => setting.replace("{files}", FILES.to_str().unwrap()),

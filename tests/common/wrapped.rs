@@ -1,4 +1,4 @@
-//! Models that act beside the passes of a run's model.
+//! Hooks that wrap a run's model.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(crate) fn with_forward(
     hook(Arc::new(forward), Arc::new(|_: &Tape, prediction: Var| Ok(prediction)))
 }
 
-/// Returns a hook that computes the loss of `change` of each prediction.
+/// Returns a hook that applies `change` to each prediction before the loss.
 pub(crate) fn with_prediction(
     change: impl Fn(&Tape, Var) -> Result<Var> + Send + Sync + 'static,
 ) -> ModelHook {

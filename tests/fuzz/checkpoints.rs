@@ -1,4 +1,4 @@
-//! Damaged checkpoints are refused by name.
+//! Fuzzes checkpoints: damaged ones are refused by name.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ fn damaged_checkpoints_are_refused_by_name() {
     refuses_damage(&sharded, second, &["manifest.json", "state.safetensors.index.json"]);
 }
 
-/// Damages the file of arrays `state` and the `lists` of a checkpoint of a grid.
+/// Damages the array file `state` and the `lists` of a checkpoint written on a grid.
 fn refuses_damage(grid: &[&str], state: &str, lists: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("run");
@@ -38,14 +38,14 @@ fn refuses_damage(grid: &[&str], state: &str, lists: &[&str]) {
         let which = random.below(files.len());
         let mut damaged = random.damaged(&whole[which], &PIECES);
         if which == arrays && random.once_in(2) {
-            // The header is short, and most damage misses it.
+            // The header is short, and most damage would miss it.
             let (head, rest) = whole[arrays].split_at(200.min(whole[arrays].len()));
             damaged = [&random.damaged(head, &PIECES), rest].concat();
         }
         fs::write(&files[which], &damaged).unwrap();
         let opened = catch_unwind(AssertUnwindSafe(|| Checkpoint::open(&path)));
         match opened.unwrap_or_else(|_| panic!("a panic in round {round}")) {
-            // Damage that leaves the parsed values unchanged, such as a space in the manifest, is accepted.
+            // Damage that does not change the parsed values, such as a space in the manifest, is accepted.
             Ok(_) => assert!(which == 0 || damaged == whole[which], "round {round} was accepted"),
             Err(error) => {
                 let text = error.to_string();

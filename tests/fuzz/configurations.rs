@@ -1,4 +1,4 @@
-//! Random configurations are planned, or refused in one sentence with status 2.
+//! Fuzzes configurations: they are planned, or refused in one sentence with status 2.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +53,8 @@ const OTHERS: [&str; 22] = [
     "interleaved",
     "sgd",
 ];
-/// Keys that determine the amount of computing stay small, because valid configurations are planned in full.
+/// Keys that determine the amount of computation; they stay small because valid configurations are planned in
+/// full.
 const SIZES: [&str; 12] = [
     "model.layers",
     "model.heads",
@@ -69,7 +70,7 @@ const SIZES: [&str; 12] = [
     "train.steps",
 ];
 
-/// Configurations that are changed, each with settings that more keys combine with.
+/// Configurations to mutate, each with settings with which more keys can be combined.
 const BASES: [(&str, &[&str]); 6] = [
     (GPT, &[]),
     (GPT, &["model.width=64", "model.heads=2", "precision.compute=bf16"]),
@@ -79,7 +80,7 @@ const BASES: [(&str, &[&str]); 6] = [
     (RESNET, &[]),
 ];
 
-/// All keys of the documentation's table, each with the names that it accepts.
+/// Returns all documented keys, each with the named values that it accepts.
 fn keys() -> BTreeMap<String, Vec<String>> {
     let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
     vision::register().unwrap();

@@ -1,4 +1,4 @@
-//! Random grids: the bits of one rank, and the bytes of the plan.
+//! Fuzzes grids: they must have the bits of one rank and the planned bytes.
 
 use config::RunConfig;
 use worker::DeviceChoice;
@@ -7,17 +7,17 @@ use crate::common::random::{Budget, Random};
 use crate::common::root;
 use crate::common::runs::{CORRECTED_EXPERTS, GPT, LLAMA, MLP, RESNET, train_in};
 
-/// A configuration and the settings that it may have.
+/// A configuration, and the settings with which it may be combined.
 struct Base {
     text: &'static str,
     sizes: &'static [&'static str],
-    /// Layers of the model; `None` if they are drawn.
+    /// Number of layers; `None` if drawn at random.
     layers: Option<usize>,
     precisions: &'static [&'static [&'static str]],
     options: &'static [&'static str],
-    /// Properties of the model and of its training, of which a run may have some.
+    /// Optional features of the model and its training.
     features: &'static [&'static [&'static str]],
-    /// Whether ranks may share layers and sequences.
+    /// Whether tensor and context parallelism are possible.
     is_transformer: bool,
 }
 
@@ -87,10 +87,10 @@ const OTHER: Base = Base {
     features: &[],
     is_transformer: false,
 };
-/// Most ranks of a grid.
+/// Maximum number of ranks of a grid.
 const MOST_RANKS: usize = 12;
 
-/// The numbers of parts over which a run's sums are defined, and of its layers.
+/// Numbers of parts over which a run's sums are defined, and number of layers.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     lanes: usize,
@@ -100,7 +100,7 @@ struct Parts {
     layers: usize,
 }
 
-/// Settings of a run that decide its bits.
+/// Draws settings that affect the bits.
 fn settings(random: &mut Random, base: &Base) -> (Vec<String>, Parts) {
     let lanes = 1 + random.below(9);
     let of_lane = 1 + random.below(3);
@@ -136,7 +136,7 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, Parts) {
     if !base.options.is_empty() && random.once_in(2) {
         set.push((*random.one(base.options)).to_owned());
     }
-    // Updates that are skipped: about half of the norms are spikes, or the first gradients overflow.
+    // Skipped updates: about half of the norms are spikes, or the first gradients overflow.
     if random.once_in(4) {
         let spikes = ["on_spike=skip", "spike_deviations=0.001", "spike_window=2", "steps=7"];
         set.extend(spikes.map(|setting| format!("train.{setting}")));
@@ -149,14 +149,14 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, Parts) {
     (set, Parts { lanes, of_lane, tensor, context, layers })
 }
 
-/// Settings of the grid and schedule, which decide no bits.
+/// Draws settings of the grid and schedule, which do not affect the bits.
 fn grid(random: &mut Random, parts: Parts) -> Vec<String> {
     let data = 1 + random.below(parts.lanes);
     // The schedule needs enough micro-batches on each rank.
     let fewest = parts.lanes / data * parts.of_lane;
     let most = 4.min(parts.layers).min(fewest).min(MOST_RANKS / data).max(1);
     let pipeline = 1 + random.below(most);
-    // A rank that shares sequences has a piece from their beginning and one from their end.
+    // Each context-parallel rank has a piece from the beginning and one from the end of a sequence.
     let shared = (1 + random.below(parts.tensor), 1 + random.below((parts.context / 2).max(1)));
     let (tensor, context) = if data * pipeline * shared.0 * shared.1 <= MOST_RANKS { shared } else { (1, 1) };
     let shards: Vec<usize> = (0..=data).filter(|shard| *shard == 0 || data.is_multiple_of(*shard)).collect();
@@ -185,10 +185,11 @@ fn grid(random: &mut Random, parts: Parts) -> Vec<String> {
     set
 }
 
-/// The losses and the validation loss as bits, and the weights.
+/// Bits of the losses, hash of the weights, and bits of the validation loss.
 type History = (Vec<u32>, String, Option<u64>);
 
-/// Trains; the plan of every rank must be right to the byte. `None` if the settings contradict each other.
+/// Trains; every rank's memory must be exactly as planned. Returns `None` if the settings contradict each
+/// other.
 fn history(text: &str, set: &[String]) -> Option<History> {
     let directory = tempfile::tempdir().unwrap();
     vision::register().unwrap();

@@ -1,4 +1,4 @@
-//! Damaged files of a run: the report uses the intact ones, or names a damaged one.
+//! Fuzzes files of a run: the report uses the intact ones, or names a damaged one.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! Conversations and adapters of `launch/recipes/chat`, whose samples show what was learnt.
+//! Tests of conversations and adapters with the recipes in `launch/recipes/chat`; samples show what was
+//! learned.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,7 @@ use super::{GRIDS, sample, sets};
 use crate::common::runs::train_in;
 use crate::common::{self, program, root};
 
-/// Trains a recipe, and returns its first and last loss.
+/// Trains a recipe. Returns its first and last loss.
 fn train(run_dir: &Path, recipe: &str, overrides: &[&str]) -> [f32; 2] {
     let losses = train_in(run_dir, recipe_of(recipe, overrides), DeviceChoice::Cpu).unwrap().summary.losses;
     [losses[0], *losses.last().unwrap()]
@@ -27,7 +28,7 @@ fn recipe_of(recipe: &str, overrides: &[&str]) -> RunConfig {
     RunConfig::parse(&text, recipe, &base, &sets(overrides)).unwrap()
 }
 
-/// The answers to some messages, which the chat template ends.
+/// Returns the answers to messages, which end as the chat template determines.
 fn answers(model: &Path, messages: &[&str], grid: &[&str]) -> Vec<String> {
     let options = SampleOptions {
         model: model.to_owned(),
@@ -44,8 +45,8 @@ fn answers(model: &Path, messages: &[&str], grid: &[&str]) -> Vec<String> {
     sampled.texts.into_iter().map(|text| text.text).collect()
 }
 
-/// A folder takes conversations as a run on them does, also by a relative path and by `--set`; all lines of
-/// the file as text are another thing.
+/// Checks that a folder evaluates conversations like a run trained on them, also with a relative path and
+/// with `--set`. The file's lines as plain text give another result.
 fn scores_of_a_folder_are_those_of_its_run(directory: &Path, file: &str, of_run: &Evaluation) {
     let copy = directory.join("conversations.jsonl");
     std::fs::copy(file, &copy).unwrap();
@@ -80,7 +81,7 @@ fn conversations_and_adapters_are_learnt() {
     };
     let [first, last] = train(&at("chat"), "chat.toml", &["train.steps=150"]);
     assert!(last < 0.1 * first, "{first} {last}");
-    // All conversations that were held out, or those of a file.
+    // The loss on all held-out conversations, or on those of a file.
     let loss = |data: Vec<String>, grid: &[&str]| {
         let model = at("chat");
         let device = DeviceChoice::Cpu;
@@ -108,7 +109,7 @@ fn conversations_and_adapters_are_learnt() {
     for grid in &GRIDS[..4] {
         assert_eq!(answers(&at("twice"), &messages, grid), ["KEEL KEEL", "WIND WIND"], "{grid:?}");
     }
-    // Adapters go with the tokenizer and the chat template of their run.
+    // Adapters are exported with their run's tokenizer and chat template.
     export("twice", "adapters", false);
     for name in ["tokenizer.json", "chat_template.jinja"] {
         let [own, original] =
@@ -121,7 +122,8 @@ fn conversations_and_adapters_are_learnt() {
     assert_eq!(answers(&at("merged"), &messages, &[]), ["KEEL KEEL", "WIND WIND"]);
 }
 
-/// Adapters learn by DPO which of two answers is better, and shorten those of a folder.
+/// Checks that adapters learn by DPO to prefer the better of two answers, and that a model folder's answers
+/// get shorter.
 fn preferences_are_learnt(directory: &Path, from: &str) {
     let run_dir = directory.join("brief");
     let [first, last] = train(&run_dir, "preference.toml", &[from]);
@@ -133,8 +135,8 @@ fn preferences_are_learnt(directory: &Path, from: &str) {
     assert!(refused.exit_status() == 2 && text.contains("are those of a run's validations"), "{text}");
 }
 
-/// Turns follow answers, and their prompts have what came before as far as it fits; on every grid, and
-/// however the messages are named.
+/// Checks that turns follow answers, and that prompts contain as much of the conversation as fits: on every
+/// grid, and however the messages are specified.
 fn conversations_go_on(model: &Path, directory: &Path) {
     let options = |grid: &[&str]| SampleOptions {
         model: model.to_owned(),
@@ -173,19 +175,19 @@ fn conversations_go_on(model: &Path, directory: &Path) {
     for grid in &GRIDS[1..4] {
         assert_eq!(with(grid), texts, "{grid:?}");
     }
-    // Messages that are read as the conversation goes on, and conversations of a file.
+    // Messages read during the conversation, and conversations from a file.
     let mut lines = [prompts[0].clone()].into_iter().chain(turns.clone());
     let messages = Some(Messages::new(move || Ok(lines.next())));
     let read = sample(SampleOptions { messages, ..options(&["parallel.data=2", "parallel.pipeline=2"]) });
     assert_eq!(read.texts, texts[..3]);
     let file = directory.join("share_gpt.json");
-    let of = |prompt: &str| {
+    let text_of = |prompt: &str| {
         format!(
             "{{\"conversations\": [{{\"from\": \"human\", \"value\": {prompt:?}}}, \
              {{\"from\": \"gpt\", \"value\": \"left out\"}}]}}"
         )
     };
-    std::fs::write(&file, format!("[{},\n{}]", of(&prompts[0]), of(&prompts[1]))).unwrap();
+    std::fs::write(&file, format!("[{},\n{}]", text_of(&prompts[0]), text_of(&prompts[1]))).unwrap();
     let of_file = SampleOptions { conversations: vec![file], turns, ..options(&[]) };
     assert_eq!(sample(of_file).texts, texts);
     let none = SampleOptions { messages: Some(Messages::new(|| Ok(None))), ..options(&[]) };

@@ -1,5 +1,5 @@
-//! Questions in JSON lines, scored as by lm-evaluation-harness 0.4.13, whose tokens, accuracies and losses
-//! `tests/golden/choices/lm_eval_scores.py` wrote.
+//! Tests of multiple-choice questions in JSON lines. Tokens, accuracies and losses must equal those of
+//! lm-evaluation-harness 0.4.13, recorded by `tests/golden/choices/lm_eval_scores.py`.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use worker::DeviceChoice;
 
 use super::{folder, golden};
 
-/// Inputs of a sequence, which some of the questions are longer than.
+/// Context in tokens; some of the questions are longer.
 const CONTEXT: usize = 48;
 
 #[test]
@@ -53,7 +53,7 @@ fn thirty_questions_are_scored_as_by_lm_evaluation_harness() {
         assert_eq!(json!(evaluation.tokens), expected["tokens"], "{name}");
         let loss = expected["loss"].as_f64().unwrap();
         assert!((evaluation.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", evaluation.loss);
-        // Whole contexts have as many tokens to predict, and another loss.
+        // With whole contexts there are equally many predicted tokens, and the loss differs.
         let whole = EvaluateOptions { context: None, ..options };
         let whole = inference::evaluate(Startup::alone(), &whole).unwrap().unwrap();
         assert_eq!(whole.tokens, evaluation.tokens, "{name}");

@@ -1,5 +1,5 @@
-//! Text and multiple choice from whole models: equal on every grid, as planned, and as transformers have
-//! them.
+//! Tests of text generation and multiple choice with whole models: equal on every grid, in the planned
+//! memory, and equal to transformers.
 
 mod chat;
 mod choices;
@@ -17,9 +17,9 @@ use run::Startup;
 use serde_json::Value;
 use worker::DeviceChoice;
 
-/// The recorded models with questions.
+/// Recorded models with questions.
 const MODELS: &[&str] = &["models/gpt2", "models/llama", "models/qwen2", "models/qwen3"];
-/// The recorded models of further families.
+/// Recorded models of further families.
 const FAMILIES: &[&str] = &[
     "families/deepseek",
     "families/deepseek-v3",
@@ -38,7 +38,7 @@ const FAMILIES: &[&str] = &[
     "families/smollm3",
 ];
 
-/// The token that ends a text of the recorded models.
+/// The token that ends texts of the recorded models.
 const END: u32 = 2;
 
 const GRIDS: [&[&str]; 5] = [
@@ -48,26 +48,26 @@ const GRIDS: [&[&str]; 5] = [
     &["parallel.data=2", "parallel.pipeline=2"],
     &["parallel.data=4"],
 ];
-/// Grids of ranks that share layers.
+/// Grids with tensor parallelism.
 const TENSOR: [&[&str]; 3] = [
     &["parallel.tensor_lanes=2"],
     &["parallel.tensor=2"],
     &["parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2"],
 ];
-/// Grids of ranks that share sequences.
+/// Grids with context parallelism.
 const CONTEXT: [&[&str]; 3] = [
     &["parallel.context_lanes=4"],
     &["parallel.context=2", "parallel.context_lanes=4"],
     &["parallel.context=2", "parallel.context_lanes=4", "parallel.pipeline=2", "parallel.data=2"],
 ];
-/// Grids of an evaluation with sharded weights.
+/// Evaluation grids with sharded weights.
 const SHARDED: [&[&str]; 3] = [
     &["parallel.data=2", "parallel.zero_stage=3"],
     &["parallel.data=3", "parallel.pipeline=2", "parallel.zero_stage=3"],
     &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2", "parallel.prefetch=0"],
 ];
 
-/// Sizes whose heads have kernels in bf16.
+/// Configuration of a GPT whose head width has bf16 kernels.
 const GPT_WIDE: &str = r#"
 [model]
 layers = 2
@@ -115,7 +115,7 @@ fn sample(options: SampleOptions) -> Sampled {
     inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap().unwrap()
 }
 
-/// The same tokens as `sample` drew, as pieces that were shown.
+/// Samples, and also returns the texts as they were shown.
 fn shown(options: SampleOptions) -> (Sampled, Vec<String>) {
     let pieces = Arc::new(Mutex::new(Vec::new()));
     let received = Arc::clone(&pieces);
@@ -155,7 +155,7 @@ fn choices(model: &Path, grid: &[&str]) -> Evaluation {
     inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
 }
 
-/// Returns whether a model is tried on all grids.
+/// Returns whether a model is tested on all grids.
 fn is_on_all_grids(name: &str) -> bool {
     matches!(name, "models/gpt2" | "models/qwen3") || sizes::are_wanted()
 }
@@ -164,9 +164,9 @@ fn is_on_all_grids(name: &str) -> bool {
 fn greedy_tokens_are_those_of_transformers_on_every_grid() {
     for name in MODELS.iter().chain(FAMILIES) {
         let expected = recorded(name);
-        // Others add their layers to what two models show of every grid.
+        // Two models cover every grid; the others cover their layers.
         let (whole, divided) = if is_on_all_grids(name) { (4, &TENSOR[..]) } else { (1, &TENSOR[1..2]) };
-        // One key and value head is not divided.
+        // A single key and value head cannot be divided.
         let divided = if *name == "models/qwen2" { &[][..] } else { divided };
         for grid in GRIDS[..whole].iter().chain(divided).chain(&CONTEXT[1..2]) {
             let prompts = lists(&expected["prompts"]);
@@ -174,7 +174,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_grid() {
             let options = SampleOptions { tokens: tokens[0].len(), ..greedy(&folder(name), prompts) };
             let sampled = sample(SampleOptions { sets: sets(grid), ..options });
             let sampled: Vec<_> = sampled.texts.into_iter().map(|text| text.tokens).collect();
-            // A text ends before the token that ends texts.
+            // The end token is not part of a text.
             let ended = |text: Vec<u32>| text.into_iter().take_while(|token| *token != END).collect();
             let expected: Vec<Vec<u32>> = tokens.into_iter().map(ended).collect();
             assert_eq!(sampled, expected, "{name} {grid:?}");
@@ -217,7 +217,7 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
         let directory = tempfile::tempdir().unwrap();
         let model = directory.path().join("run");
         train_in(&model, config(text, options), DeviceChoice::Cpu).unwrap();
-        // 50 tokens are more than the context of 32, and ten prompts more than the rows of a step.
+        // 50 tokens exceed the context of 32, and ten prompts exceed the rows of a step.
         let options = SampleOptions {
             model,
             prompts: prompts.clone(),
@@ -251,7 +251,7 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
             };
             assert_eq!(sample(alone).texts, std::slice::from_ref(expected));
         }
-        // More than a step computes are continued in turns.
+        // Prompts beyond a step's rows are continued later.
         for batch in [3, 100] {
             let batches = sample(SampleOptions { batch: Some(batch), ..options.clone() });
             assert_eq!(batches.texts, first.texts);

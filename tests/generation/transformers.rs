@@ -1,4 +1,4 @@
-//! Comparisons with transformers, skipped by name without Python's torch and transformers.
+//! Comparisons with transformers; reported as skipped without Python's torch and transformers.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::common::python::python_with;
 use crate::common::root;
 use crate::common::runs::{GPT, LLAMA, config, train_in};
 
-/// Generates from a folder.
+/// Python script that generates from a model folder.
 const GENERATE: &str = r#"
 import json, sys
 import torch, transformers
@@ -29,7 +29,7 @@ for prompt in asked:
 print(json.dumps(tokens))
 "#;
 
-/// Runs a script, and returns the JSON on the last line of its output.
+/// Runs a Python script. Returns the JSON on the last line of its output.
 fn run(python: &str, script: &str, arguments: &[&str]) -> Value {
     let output = Command::new(python).args(["-c", script]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -54,8 +54,8 @@ fn transformers_generate_the_same_from_an_exported_folder() {
     }
 }
 
-/// Scores questions in a few lines: the sum of an ending's log-probabilities, its mean over tokens, and over
-/// bytes.
+/// Python script that scores questions by the sum of an ending's log-probabilities, and by its mean over
+/// tokens and over bytes.
 const CHOOSE: &str = r#"
 import json, sys
 import torch, transformers
@@ -120,7 +120,7 @@ fn questions_in_json_lines_are_scored_as_by_transformers() {
     }
 }
 
-/// Loads the tokenizer and the model of a folder strictly, and encodes texts.
+/// Python script that strictly loads the tokenizer and model of a folder, and encodes texts.
 const ENCODE: &str = r#"
 import json, sys
 import torch, transformers
@@ -132,7 +132,7 @@ tokens = [tokenizer.encode(text) for text in texts]
 print(json.dumps([tokens, [tokenizer.decode(one) for one in tokens]]))
 "#;
 
-/// A run's own tokenizer goes with it, its vocabulary padded or not.
+/// Checks that a run's tokenizer is exported, whether or not the vocabulary is padded.
 #[test]
 fn transformers_load_tokenizers_of_exported_runs() {
     let Some(python) = python_with(&["torch", "transformers"]) else { return };

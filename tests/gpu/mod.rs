@@ -1,5 +1,5 @@
-//! The program on a GPU, and its refusal on hosts without one. Where there is one GPU only, the tests of
-//! several ranks run on that one, which they share; NCCL and peer access between GPUs need two.
+//! Tests of the program on a GPU, and of its refusal on hosts without one. With a single GPU, tests of
+//! several ranks share it; NCCL and peer access between GPUs need two.
 
 mod shared;
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// The driver's account covers the whole GPU, so a test that reads it runs alone.
+/// Lock for tests that read the driver's account, which covers the whole GPU; they run alone.
 static GPUS: RwLock<()> = RwLock::new(());
 
-/// Trains in `directory` on the first GPU; returns the output and the summary.
+/// Trains in `directory` on the first GPU. Returns the output and the summary.
 fn train(directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
     train_with(on_the_first_gpu(), directory, run, more)
 }
@@ -28,7 +28,7 @@ fn on_the_first_gpu() -> Command {
     command
 }
 
-/// [`train`] with a prepared command: the program, or a launcher.
+/// Like [`train`], with a prepared command: the program or a launcher.
 fn train_with(command: Command, directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
     let _beside_others = GPUS.read().unwrap_or_else(PoisonError::into_inner);
     complete(command, directory, run, more)
@@ -49,7 +49,7 @@ fn complete(mut command: Command, directory: &Path, run: &str, more: &[&str]) ->
 const HALF: [&str; 6] =
     ["--set", "precision.compute=bf16", "--set", "model.width=128", "--set", "model.heads=4"];
 
-/// [`HALF`] with bf16 gradients.
+/// Like [`HALF`], with bf16 gradients.
 const HALF_GRADIENTS: [&str; 8] = [
     "--set",
     "precision.compute=bf16",
@@ -85,13 +85,13 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
     }
     let directory = workplace();
     for more in [&[][..], &HALF, &HALF_GRADIENTS] {
-        let of = |run: &str, data: &str| {
+        let train_on = |run: &str, data: &str| {
             let data = format!("parallel.data={data}");
             train(directory.path(), run, &[more, &["--set", &data]].concat())
         };
-        let (_, first) = of("first", "1");
-        let (_, second) = of("second", "1");
-        let (message, four) = of("four", "4");
+        let (_, first) = train_on("first", "1");
+        let (_, second) = train_on("second", "1");
+        let (message, four) = train_on("four", "4");
         assert_eq!((&first["device"], &first["world_size"]), (&"cuda".into(), &1.into()));
         assert!(message.contains("one rank does the work of the 4"), "{message}");
         assert!(message.contains("parallel.ranks_per_device = 4 runs all of them on it"), "{message}");
@@ -105,8 +105,8 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
     }
 }
 
-/// In half precision, kernels fused differently round differently: a cut closes the residual stream, and a
-/// recomputed segment omits its last matmul.
+/// Uses half precision, in which differently fused kernels round differently: each cut closes the residual
+/// stream, and a recomputed segment omits its last matmul.
 #[test]
 fn recomputation_keeps_the_bits() {
     if !gpu() {
@@ -114,14 +114,14 @@ fn recomputation_keeps_the_bits() {
     }
     let directory = workplace();
     for more in [&[][..], &HALF, &HALF_GRADIENTS] {
-        let of = |recompute: &str| {
+        let train_with_recompute = |recompute: &str| {
             let recompute = format!("memory.recompute={recompute}");
             let sets = ["--set", "model.layers=3", "--set", &recompute];
             train(directory.path(), "run", &[more, &sets].concat()).1
         };
         let mut all = Vec::new();
         for recompute in ["none", "block", "2"] {
-            all.push(of(recompute));
+            all.push(train_with_recompute(recompute));
             std::fs::remove_dir_all(directory.path().join("run")).unwrap();
         }
         for other in &all[1..] {
@@ -141,10 +141,11 @@ fn bf16_learns_as_f32_does() {
     let losses = |summary: &Value| -> Vec<f64> {
         summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
     };
-    let of = |run: &str, sets: &[&str]| losses(&train(directory.path(), run, &[sets, &steps].concat()).1);
-    let single = of("single", &HALF[2..]);
+    let run_losses =
+        |run: &str, sets: &[&str]| losses(&train(directory.path(), run, &[sets, &steps].concat()).1);
+    let single = run_losses("single", &HALF[2..]);
     for (run, sets) in [("half", &HALF[..]), ("gradients", &HALF_GRADIENTS)] {
-        let half = of(run, sets);
+        let half = run_losses(run, sets);
         assert!(half[59] < 0.8 * half[0], "{half:?}");
         for (half, single) in half.iter().zip(&single) {
             assert!((half - single).abs() < 0.03 * single, "{run}: {half} {single}");
@@ -179,7 +180,7 @@ fn every_device_byte_is_accounted_for_and_steady_steps_do_not_call_the_driver() 
     let directory = workplace();
     let _alone = GPUS.write().unwrap_or_else(PoisonError::into_inner);
     for more in [&[][..], &HALF, &HALF_GRADIENTS] {
-        let of = |run: &str, steps: &str| {
+        let run_steps = |run: &str, steps: &str| {
             let steps = format!("train.steps={steps}");
             complete(
                 on_the_first_gpu(),
@@ -188,8 +189,8 @@ fn every_device_byte_is_accounted_for_and_steady_steps_do_not_call_the_driver() 
                 &[more, &["--set", &steps, "--set", "train.validate_every=0"]].concat(),
             )
         };
-        let (message, long) = of("long", "40");
-        let (_, short) = of("short", "3");
+        let (message, long) = run_steps("long", "40");
+        let (_, short) = run_steps("short", "3");
         assert!(message.contains("device by rank") && message.contains("used (driver)"), "{message}");
         assert!(message.contains("Every rank used what was planned, to the byte."), "{message}");
         let value = |summary: &Value, name: &str| summary["ranks"][0][name].as_u64().unwrap();
@@ -206,7 +207,7 @@ fn every_device_byte_is_accounted_for_and_steady_steps_do_not_call_the_driver() 
     }
 }
 
-/// Pipelines with every schedule, over several GPUs or on one that their ranks share: the bits of one rank,
+/// Checks that pipelines with every schedule, on several GPUs or sharing one, have the bits of one rank and
 /// the planned bytes.
 #[test]
 fn stages_on_several_gpus_have_the_bits_of_one() {
@@ -266,7 +267,7 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
     }
 }
 
-/// The program as `ranks` processes that see all GPUs.
+/// Returns a command that runs the program as `ranks` processes that see all GPUs.
 fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
     let mut command = mpirun(directory);
     command.env_remove("CUDA_VISIBLE_DEVICES");
@@ -274,12 +275,12 @@ fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
     command
 }
 
-/// Returns world sizes 2 and 4 if there is a GPU.
+/// Returns world sizes 2 and 4 if there is a GPU, else none.
 fn world_sizes() -> Vec<usize> {
     if gpu() { vec![2, 4] } else { Vec::new() }
 }
 
-/// Returns the setting with which so many threads have a GPU each, if there are enough, or share one.
+/// Returns the setting with which `ranks` threads each have a GPU if there are enough, or share one.
 fn sharing(ranks: usize) -> String {
     let on_one = if own_gpus() >= ranks { 1 } else { ranks };
     format!("parallel.ranks_per_device={on_one}")
@@ -325,25 +326,25 @@ fn several_gpus_have_the_bits_of_one() {
     }
 }
 
-/// Weights of a sharded optimizer that are large compared with a step's compute are still in flight when the
-/// next pass, a validation or a checkpoint reads them.
+/// Uses a sharded optimizer whose weights are large relative to a step's compute, so that they are still
+/// being gathered when the next pass, a validation or a checkpoint reads them.
 #[test]
 fn weights_in_flight_are_waited_for() {
     let Some(ranks) = world_sizes().pop() else { return };
     let directory = workplace();
     let data = format!("parallel.data={ranks}");
     let shares = sharing(ranks);
-    let of = |run: &str, sets: &[&str], flags: &[&str]| {
+    let run_with = |run: &str, sets: &[&str], flags: &[&str]| {
         let common = ["model.width=1024", "model.heads=8", "train.validate_every=2", &data, &shares];
         let sets: Vec<&str> = common.iter().chain(sets).flat_map(|set| ["--set", *set]).collect();
         train_with(Command::new(common::program()), directory.path(), run, &[&sets, flags].concat()).1
     };
-    let whole = of("whole", &[], &[]);
+    let whole = run_with("whole", &[], &[]);
     for peers in ["parallel.peer_access=kernel", "parallel.peer_access=off"] {
         let sets = ["parallel.zero_stage=1", "checkpoint.every=3", peers];
-        let divided = of("divided", &sets, &[]);
+        let divided = run_with("divided", &sets, &[]);
         std::fs::remove_dir_all(directory.path().join("divided/checkpoints/step-000006")).unwrap();
-        let resumed = of("divided", &sets, &["--resume"]);
+        let resumed = run_with("divided", &sets, &["--resume"]);
         assert_eq!(resumed["resumed_after_step"], 3);
         for name in ["weights_sha256", "losses", "validation_loss"] {
             assert_eq!(whole[name], divided[name], "{name}, {ranks} GPUs, {peers}");

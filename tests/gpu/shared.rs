@@ -1,4 +1,5 @@
-//! Ranks that share the first GPU, also where there are more: the bits of one rank, the planned bytes.
+//! Tests of ranks that share the first GPU, even if there are more: they have the bits of one rank and the
+//! planned bytes.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -41,19 +42,19 @@ fn train(run_dir: &Path, text: &str, sets: &[&str], resume: bool) -> TrainReport
     report
 }
 
-/// Losses, weights and validation loss, which must be equal to the bit.
+/// Returns losses, weights' hash and validation loss, which must be bit-identical.
 fn bits(report: &TrainReport) -> (Vec<u32>, String, Option<u64>) {
     let losses = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
     (losses, report.summary.weights_sha256.clone(), report.validation_loss.map(f64::to_bits))
 }
 
-/// A grid: data-parallel ranks, pipeline ranks, and what else is set.
+/// A grid: number of data-parallel ranks, number of pipeline ranks, and further settings.
 type Grid = (usize, usize, &'static [&'static str]);
 
-/// Experts of sizes that Hopper's kernels multiply.
+/// Settings of experts whose sizes Hopper's kernels support.
 const HALF_EXPERTS: [&str; 4] = ["model.width=128", "model.experts=4", "model.expert_width=64", BF16];
 
-/// Models with their settings, and grids that must not change a bit.
+/// Models with settings, and grids that must not change a bit.
 const TABLE: &[(&str, &[&str], &[Grid])] = &[
     (
         GPT,
@@ -73,7 +74,7 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
             (2, 2, &["parallel.schedule=zero-bubble", ZERO_3]),
         ],
     ),
-    // Runs of lanes that are uneven, or several subtrees.
+    // Ranks with uneven numbers of lanes, or with lanes in several subtrees.
     (
         GPT,
         &["parallel.lanes=8", "train.global_batch_size=16", "model.dropout=0.1", "optim.clip_norm=0.1"],
@@ -241,7 +242,8 @@ fn a_text_is_the_same_from_ranks_that_share_a_gpu() {
     }
 }
 
-/// The plan has the bytes of each rank and of the device, exactly, and the driver's account adds up.
+/// Checks that the planned bytes of each rank and of the device are exact, and that the driver's account adds
+/// up.
 #[test]
 fn the_device_is_planned_exactly_and_every_byte_of_it_is_accounted_for() {
     if !gpu() {

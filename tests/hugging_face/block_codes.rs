@@ -1,4 +1,4 @@
-//! Frozen weights in codes: those of bitsandbytes, with the losses that it has with them.
+//! Tests of quantized frozen weights: they equal bitsandbytes', and so do the losses.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use super::{evaluate, folder, near, ten_steps};
 use crate::common::golden;
 use crate::common::runs::{config, train_in};
 
-/// Bytes of which sections of a record are multiples.
+/// Alignment in bytes of a record's sections.
 const ALIGNMENT: usize = 16;
 
 fn words(bytes: &[u8]) -> Vec<f32> {
@@ -26,8 +26,8 @@ fn codes_scales_and_values_are_those_of_bitsandbytes() {
     let bytes = fs::read(golden("block_codes.safetensors")).unwrap();
     let recorded = SafeTensors::deserialize(&bytes).unwrap();
     for name in ["short", "long"] {
-        let of = |part: &str| recorded.tensor(&format!("{name}.{part}")).unwrap();
-        let (x, shape) = (of("x"), of("x").shape().to_vec());
+        let recorded_part = |part: &str| recorded.tensor(&format!("{name}.{part}")).unwrap();
+        let (x, shape) = (recorded_part("x"), recorded_part("x").shape().to_vec());
         let values: Vec<_> =
             x.data().as_chunks().0.iter().map(|word| bf16::from_le_bytes(*word).to_f32()).collect();
         let codes = BlockCodes::new(Alphabet::Nf4, [shape[0], shape[1]], &[shape[0]]).unwrap();
@@ -36,18 +36,18 @@ fn codes_scales_and_values_are_those_of_bitsandbytes() {
         let record = encoder.finish();
 
         let scales = values.len() / 2;
-        assert!(record[..scales] == *of("codes").data(), "{name}");
+        assert!(record[..scales] == *recorded_part("codes").data(), "{name}");
         let groups = (scales + values.len() / 64).next_multiple_of(ALIGNMENT);
-        assert_eq!(record[scales..][..values.len() / 64], *of("scales").data(), "{name}");
-        let [most, mean] = ["most", "mean"].map(|part| words(of(part).data()));
+        assert_eq!(record[scales..][..values.len() / 64], *recorded_part("scales").data(), "{name}");
+        let [most, mean] = ["most", "mean"].map(|part| words(recorded_part(part).data()));
         for (group, own) in words(&record[groups..]).chunks(2).zip(&most) {
-            // The mean of scales is added up in another order.
+            // The mean of scales is summed in another order.
             assert!((group[0] - own).abs() <= 1e-6 * own && (group[1] - mean[0]).abs() <= 1e-6 * mean[0]);
         }
         let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
         let record = Tensor::from_host(&device, &record, [record.len()], Category::Parameter).unwrap();
         let decoded = block_codes::decode(&record, &codes, DType::F32).unwrap().to_vec::<f32>().unwrap();
-        let expected = words(of("decoded").data());
+        let expected = words(recorded_part("decoded").data());
         assert!(
             decoded
                 .iter()
@@ -59,14 +59,14 @@ fn codes_scales_and_values_are_those_of_bitsandbytes() {
     }
 }
 
-/// Runs with a base in codes have the losses of bitsandbytes' weights, are resumed on other grids, and are
-/// merged into the weights that they computed with.
+/// Checks that runs with a quantized base have the losses of bitsandbytes' weights, resume on other grids,
+/// and are merged into the weights with which they computed.
 #[test]
 fn runs_beside_a_base_in_codes_have_the_losses_of_bitsandbytes() {
     let recorded: Value = serde_json::from_slice(&fs::read(golden("block_codes.json")).unwrap()).unwrap();
     for (name, expected) in recorded.as_object().unwrap() {
         let name = format!("models/{name}");
-        // The others on one model.
+        // The other formats are tested on one model.
         for base in if name.ends_with("llama") { &["nf4", "int4", "fp8"][..] } else { &["nf4"] } {
             let directory = tempfile::tempdir().unwrap();
             let at = |part: &str| directory.path().join(part);
@@ -81,7 +81,7 @@ fn runs_beside_a_base_in_codes_have_the_losses_of_bitsandbytes() {
             let kind = base.rsplit('=').next().unwrap();
             match kind {
                 "nf4" => assert!(near(loss, &expected["nf4"], 1e-5), "{name}: {loss}, {expected}"),
-                // Not bitsandbytes': E4M3 is nearer to the model than 4 bits are.
+                // Not bitsandbytes' format: E4M3 is closer to the model than 4 bits.
                 _ => assert!(near(loss, &expected["plain"], if kind == "fp8" { 1e-3 } else { 5e-3 })),
             }
             let grid = ["parallel.data=2", "parallel.zero_stage=3", "parallel.pipeline=2"];

@@ -1,4 +1,4 @@
-//! Training in bf16 beside transformers' own bf16: which of the two is nearer to float64.
+//! Compares training in bf16 with transformers' bf16, each against float64.
 
 use std::fs;
 
@@ -9,27 +9,27 @@ use super::{MODELS, devices, golden, ten_steps};
 use crate::common::runs::{config, train_in};
 use crate::common::sizes;
 
-/// Models that are also trained on the host, where half precision is slow; with `PLIMSOLL_LONG_TESTS`, all.
+/// Models also trained on the CPU, where half precision is slow; with `PLIMSOLL_LONG_TESTS`, all.
 const ON_HOST: [&str; 3] = ["models/gpt2", "families/gemma3", "families/olmo2"];
-/// Largest ratio of our error to that of transformers.
+/// Maximum ratio of our error to transformers'.
 const RATIO: f64 = 1.5;
-/// Mean relative errors that may always occur: those of losses and of gradient norms, which are sums of many
-/// rounded terms.
+/// Mean relative errors that are always allowed: of losses, and of gradient norms, which sum many rounded
+/// terms.
 const FLOORS: [f64; 2] = [1e-4, 2e-3];
 
-/// Losses, or gradient norms, of ten steps.
+/// Losses or gradient norms of ten steps.
 type Steps = Vec<f64>;
 
 fn numbers(value: &Value) -> Steps {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
-/// Losses and gradient norms that transformers computed in `dtype`.
+/// Returns the losses and gradient norms that transformers computed in `dtype`.
 fn recorded(all: &Value, name: &str, dtype: &str) -> [Steps; 2] {
     ["losses", "gradient_norms"].map(|what| numbers(&all[name][dtype][what]))
 }
 
-/// Losses and gradient norms of our steps in bf16.
+/// Returns the losses and gradient norms of our steps in bf16.
 fn trained(name: &str, device: DeviceChoice) -> [Steps; 2] {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("run");
@@ -40,7 +40,7 @@ fn trained(name: &str, device: DeviceChoice) -> [Steps; 2] {
     ["loss", "gradient_norm"].map(|key| lines.iter().map(|line| line[key].as_f64().unwrap()).collect())
 }
 
-/// Mean relative error.
+/// Returns the mean relative error.
 fn error(actual: &Steps, expected: &Steps) -> f64 {
     assert_eq!(actual.len(), expected.len());
     let errors = actual.iter().zip(expected).map(|(actual, expected)| (actual / expected - 1.0).abs());

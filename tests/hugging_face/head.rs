@@ -1,4 +1,4 @@
-//! Folders that hold a head of their own although their configuration ties it to the embedding.
+//! Tests of folders with a separate head although their configuration ties it to the embedding.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::{evaluate, folder, ten_steps};
 use crate::common::runs::{config, train_in};
 use worker::DeviceChoice;
 
-/// Writes a copy of a recorded folder, tied or not, with a head that is the embedding times `factor`.
+/// Writes a copy of a recorded folder, tied or not, whose head is the embedding times `factor`.
 fn with_head(name: &str, to: &Path, is_tied: bool, factor: f32) {
     fs::create_dir(to).unwrap();
     let mut settings: Value =
@@ -42,7 +42,7 @@ fn tensor(folder: &Path, name: &str) -> Vec<u8> {
     SafeTensors::deserialize(&bytes).unwrap().tensor(name).unwrap().data().to_vec()
 }
 
-/// As in transformers, which then keep both matrices.
+/// Expects both matrices to be kept, as in transformers.
 #[test]
 fn a_head_that_differs_from_its_tied_embedding_is_kept() {
     for name in ["models/gpt2", "models/qwen2"] {
@@ -60,7 +60,7 @@ fn a_head_that_differs_from_its_tied_embedding_is_kept() {
         inference::export(&options).unwrap();
         assert_eq!(tensor(&at("exported"), "lm_head.weight"), tensor(&at("tied"), "lm_head.weight"));
         assert_eq!(loss(name, &at("exported")), tied, "{name}");
-        // Training says that it keeps both, and trains both.
+        // Training reports that it keeps both, and trains both.
         let text = |part: &str| {
             ten_steps(name).replace(&format!("from = {:?}", folder(name)), &format!("from = {:?}", at(part)))
         };
@@ -75,7 +75,7 @@ fn a_head_that_differs_from_its_tied_embedding_is_kept() {
             train_in(&at(&format!("run-{part}")), parsed, DeviceChoice::Cpu).unwrap().summary
         });
         assert_eq!(tied.losses, apart.losses, "{name}");
-        // A head that the configuration ties all the same would be lost.
+        // If the configuration forces tying, a different head would be lost.
         let forced = config(&text("tied"), &[&sets[..], &["model.tied=true"]].concat());
         let refused = run::train(forced, run::RunOptions { quiet: true, ..Default::default() }).unwrap_err();
         let expected = "with which this model ties it: model.tied = false keeps both";

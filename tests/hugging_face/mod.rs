@@ -1,4 +1,5 @@
-//! Hugging Face folders through whole runs: reading weights on every grid, losses, writing weights.
+//! Tests of Hugging Face folders through whole runs: reading weights on every grid, losses, and writing
+//! weights.
 
 mod block_codes;
 mod grids;
@@ -22,7 +23,7 @@ use run::{RunError, Startup};
 use serde_json::Value;
 use worker::DeviceChoice;
 
-/// The recorded models of supported families.
+/// Recorded models of supported families.
 const MODELS: &[&str] = &[
     "models/gpt2",
     "models/llama",
@@ -47,7 +48,7 @@ const MODELS: &[&str] = &[
     "families/smollm3",
 ];
 
-/// The models with experts or latents, which GPUs do not compute yet.
+/// Models with experts or latents, which GPUs do not support yet.
 const ON_HOSTS: [&str; 6] = [
     "families/deepseek",
     "families/deepseek-v3",
@@ -65,7 +66,7 @@ fn expected(name: &str) -> Value {
     serde_json::from_slice(&fs::read(folder(name).join("expected.json")).unwrap()).unwrap()
 }
 
-/// Configuration of ten steps on all sequences of a recorded model, as transformers made them.
+/// Returns a configuration of ten steps on all sequences of a recorded model, as trained by transformers.
 fn ten_steps(name: &str) -> String {
     let folder = folder(name);
     format!(
@@ -104,13 +105,13 @@ fn near(actual: f64, expected: &Value, tolerance: f64) -> bool {
     (actual - expected).abs() <= tolerance * expected.abs()
 }
 
-/// The devices of this machine that compute a model: the host, and a GPU if there is one.
+/// Returns the devices of this machine that support a model: the CPU, and a GPU if there is one.
 fn devices(name: &str) -> Vec<DeviceChoice> {
     let on_gpu = (!ON_HOSTS.contains(&name) && gpu()).then_some(DeviceChoice::Cuda);
     [DeviceChoice::Cpu].into_iter().chain(on_gpu).collect()
 }
 
-/// The settings of a grid on a device, whose ranks share a GPU.
+/// Returns the settings of a grid on a device; on a GPU, its ranks share it.
 fn on_device(grid: &[&str], device: DeviceChoice) -> Vec<String> {
     let size = |set: &&str| {
         let (key, value) = set.split_once('=')?;
@@ -154,7 +155,7 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             if !grid.is_empty() && !is_on_all_grids(name) {
                 continue;
             }
-            // The run no longer needs the folder, and the trained weights are written and read again.
+            // The run no longer needs the folder. Trained weights are written and read again.
             let evaluated =
                 |model: &Path| evaluate(EvaluateOptions { model: model.to_owned(), ..Default::default() });
             let of_run = evaluated(&run_dir).unwrap();
@@ -171,7 +172,7 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
                 EvaluateOptions { model: out, data: vec![tokens], context: Some(96), ..Default::default() };
             let of_folder = evaluate(options).unwrap();
             assert_eq!(of_folder.tokens, of_run.tokens);
-            // The folder has no pieces of sequences, over which the run's loss is a sum.
+            // The folder has no sequence pieces, over which the run's loss is summed.
             let tolerance = if CONTEXT_GRIDS.contains(grid) { 1e-6 } else { 0.0 };
             assert!((of_folder.loss - of_run.loss).abs() <= tolerance * of_run.loss);
         }
@@ -183,7 +184,7 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
 #[test]
 fn the_loss_of_a_folder_matches_transformers_on_every_grid() {
     for (name, grids) in models_on_grids() {
-        // Training evaluates the others on these grids.
+        // Training evaluates the other models on these grids.
         let grids = if is_on_all_grids(name) { grids } else { &grids[..1] };
         let tokens = folder(name).join("tokens.bin").display().to_string();
         let runs = devices(name).into_iter().flat_map(|device| grids.iter().map(move |grid| (device, grid)));
@@ -224,7 +225,7 @@ fn a_folder_is_read_and_written_byte_by_byte() {
     }
 }
 
-/// The tensors of a folder of one file or of several, by name.
+/// Returns the tensors of a folder by name, from one file or several.
 fn tensors(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut by_name = BTreeMap::new();
@@ -265,7 +266,7 @@ fn large_models_are_cut_into_files_of_some_size() {
     }
 }
 
-/// A copy of a recorded folder, whose configuration has another value of a key.
+/// Copies a recorded folder, changing one key of its configuration.
 fn changed(name: &str, to: &Path, key: &str, value: Value) {
     fs::create_dir(to).unwrap();
     for file in ["config.json", "model.safetensors"] {

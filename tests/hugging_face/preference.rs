@@ -1,4 +1,4 @@
-//! Losses of pairs of answers beside those of TRL (`tests/golden/preference.py`).
+//! Compares losses of preference pairs with TRL's (`tests/golden/preference.py`).
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use worker::DeviceChoice;
 use super::golden;
 use crate::common::runs::{config, train_in};
 
-/// A tiny model that learns all pairs in every step.
+/// Configuration of a tiny model that learns all pairs in every step.
 const PREFERENCE: &str = r#"
 [model]
 kind = "llama"
@@ -40,7 +40,7 @@ clip_norm = 1e9
 lanes = 1
 "#;
 
-/// The settings of each recorded loss.
+/// Settings of each recorded loss.
 const LOSSES: [(&str, &[&str]); 4] = [
     ("dpo", &["preference.beta=0.3"]),
     ("smoothed", &["preference.beta=0.3", "preference.label_smoothing=0.2"]),
@@ -48,7 +48,7 @@ const LOSSES: [(&str, &[&str]); 4] = [
     ("orpo", &["preference.loss=orpo", "preference.lambda=0.5"]),
 ];
 
-/// The values of a step, and of a validation, in the order of the recording.
+/// Names of the values of a step, and of a validation, in the order of the recording.
 const STEP: [&str; 6] =
     ["loss", "gradient_norm", "reward_accuracy", "reward_margin", "chosen_reward", "rejected_reward"];
 const VALIDATION: [&str; 5] = [
@@ -59,7 +59,7 @@ const VALIDATION: [&str; 5] = [
     "validation_rejected_reward",
 ];
 
-/// Largest relative difference, and the absolute one that may always occur.
+/// Maximum relative difference, and absolute difference that is always allowed.
 const TOLERANCE: [f64; 2] = [2e-4, 2e-6];
 
 fn close(what: &str, actual: f64, expected: &Value) {
@@ -68,7 +68,7 @@ fn close(what: &str, actual: f64, expected: &Value) {
     assert!((actual - expected).abs() <= most, "{what}: {actual}, recorded {expected}");
 }
 
-/// Writes the weights of a run as a folder, and returns them.
+/// Exports the weights of a run as a folder, and returns its bytes.
 fn weights(run_dir: &Path) -> Vec<u8> {
     let output = run_dir.join("model");
     let options = ExportOptions { model: run_dir.to_owned(), output: output.clone(), ..Default::default() };
@@ -124,7 +124,7 @@ fn losses_gradients_and_rewards_of_pairs_are_those_of_trl() {
     }
 }
 
-/// The dropout of GPT-2's folders is left out, as TRL leaves it out, unless the configuration states it.
+/// Checks that the dropout of GPT-2's folders is ignored, as in TRL, unless the configuration sets it.
 #[test]
 fn preferences_are_trained_without_the_dropout_of_a_folder() {
     let directory = tempfile::tempdir().unwrap();

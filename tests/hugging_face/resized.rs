@@ -1,4 +1,4 @@
-//! Models with more tokens than the folder that they begin from, and with longer sequences.
+//! Tests of models with more tokens than their original folder, and with longer sequences.
 
 use std::fs;
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::{GRIDS, changed, evaluate, folder, is_on_all_grids, ten_steps};
 use crate::common::python::python_with;
 use crate::common::runs::{config, on_cpu, train_in};
 
-/// Settings of 50 tokens more than the recorded models have.
+/// Settings that add 50 tokens to the recorded models.
 const RESIZED: [&str; 2] = ["model.vocabulary=818", "model.resize_vocabulary=true"];
-/// The recorded tokens, of which training adds no new ones.
+/// Numbers of recorded tokens and of added tokens; training data has only recorded ones.
 const TOKENS: usize = 768;
 const ADDED: usize = 50;
 
@@ -31,7 +31,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// The rows of a table in a folder.
+/// Returns the rows of a table in a folder.
 fn table(folder: &Path, name: &str) -> Vec<Vec<f32>> {
     let bytes = fs::read(folder.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -100,7 +100,7 @@ fn a_resized_model_has_equal_bits_on_every_grid_and_is_written() {
     }
 }
 
-/// A checkpoint of adapters leaves the resized model out, which is read from its folder again.
+/// Checks that a checkpoint of adapters omits the resized model, which is read from its folder again.
 #[test]
 fn adapters_of_a_resized_model_are_resumed_and_merged() {
     let directory = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn adapters_of_a_resized_model_are_resumed_and_merged() {
     let options = RunOptions { resume: true, ..on_cpu(&at("parts")) };
     let longer = config(&text, &[&sets[..], &["train.steps=10", "parallel.data=2"]].concat());
     let resumed = run::train(longer, options).unwrap();
-    // The cosine of the first half was shorter, so only the state before it is compared.
+    // The first half's cosine schedule was shorter, so only its earlier state is compared.
     assert_eq!(resumed.summary.losses.len(), whole.summary.losses.len());
     let loss =
         |model: &Path| evaluate(EvaluateOptions { model: model.to_owned(), ..Default::default() }).unwrap();
@@ -143,7 +143,7 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
         vision::register().unwrap();
         config::RunConfig::parse(&ten_steps("models/llama"), "test.toml", Path::new("/"), &sets)
     };
-    // A tokenizer with more tokens is refused if the data has them.
+    // A tokenizer with more tokens is refused if the data contains them.
     let fits = parse(&["data.tokenizer=gpt2", "train.steps=1"]).unwrap();
     train_in(&directory.path().join("fits"), fits, DeviceChoice::Cpu).unwrap();
     let words = directory.path().join("words.txt");
@@ -162,7 +162,7 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
     let grown = parse(&["data.tokenizer=gpt2", "model.resize_vocabulary=true"]).unwrap();
     assert!(grown.to_toml().contains("\nvocabulary = 50304\n"), "{}", grown.to_toml());
     assert_eq!(grown.with(&[]).unwrap(), grown);
-    // A vocabulary that suffices stays.
+    // A sufficient vocabulary is unchanged.
     let unchanged = parse(&["data.tokenizer=bytes", "model.resize_vocabulary=true"]).unwrap();
     assert!(unchanged.to_toml().contains("\nvocabulary = 768\n"));
     let fewer = parse(&["model.vocabulary=700", "model.resize_vocabulary=true"]).unwrap();
@@ -170,7 +170,8 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
     assert!(text.contains("[768, ") && !text.contains("resize"), "{text}");
 }
 
-/// Sequences beyond what the folder was made for are warned of, and the written folder states them.
+/// Checks that sequences longer than the folder's context cause a warning, and the exported folder states the
+/// new length.
 #[test]
 fn longer_sequences_than_the_folder_was_made_for_are_written() {
     let directory = tempfile::tempdir().unwrap();

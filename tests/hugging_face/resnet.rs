@@ -1,4 +1,4 @@
-//! Residual networks in folders with torchvision's names and layout.
+//! Tests of residual networks in folders with torchvision's names and layout.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,7 +62,7 @@ fn exported_networks_have_torchvisions_tensors_and_are_read_back() {
         assert_eq!(*value, ours[(out * 9 + pixel) * 8 + channel]);
     }
 
-    // The folder is read back, and written again, to the byte.
+    // The folder is read back, and written again byte for byte.
     export(&first, &second);
     assert!(fs::read(second.join("model.safetensors")).unwrap() == bytes);
     let config_text = |folder: &Path| fs::read_to_string(folder.join("config.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Comparisons with transformers, skipped by name without Python's torch and transformers.
+//! Comparisons with transformers; reported as skipped without Python's torch and transformers.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::common::python::python_with;
 use crate::common::root;
 use crate::common::runs::{config, train_in};
 
-/// Loads a folder strictly, and prints the loss of the recorded tokens.
+/// Python script that strictly loads a folder and prints the loss of the recorded tokens.
 pub(crate) const LOAD: &str = r#"
 import json, sys
 import numpy, torch, transformers
@@ -59,7 +59,8 @@ fn transformers_load_an_exported_folder() {
     }
 }
 
-/// Models of every family with other sizes than the recorded ones are read, computed and written as they are.
+/// Checks that random models of every family, with sizes unlike the recorded ones, are read, computed and
+/// written unchanged.
 #[test]
 fn random_models_of_transformers_go_in_and_out_unchanged() {
     let Some(python) = python_with(&["torch", "transformers"]) else { return };

@@ -1,4 +1,4 @@
-//! Runs that are killed repeatedly, and what must be left of them.
+//! Kills runs repeatedly, and checks what remains of them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,13 +9,13 @@ use system::fail_point;
 
 use super::{Workplace, succeeded};
 
-/// Runs that are killed repeatedly.
+/// A run that is killed repeatedly.
 pub(crate) struct Killed<'a> {
     workplace: &'a Workplace,
     run_dir: &'a str,
-    /// The grids, which alternate.
+    /// Grids, which alternate.
     grids: Vec<&'static [&'static str]>,
-    /// The newest checkpoint, and how many are kept.
+    /// Step of the newest checkpoint, and number of checkpoints kept.
     newest: u64,
     checkpoints: usize,
     pub(crate) kills: usize,
@@ -30,7 +30,7 @@ impl<'a> Killed<'a> {
         ["train", "run.toml", "--run-dir", self.run_dir, "--resume"]
     }
 
-    /// Returns the command of the next run; the grids alternate.
+    /// Returns the next run's command; grids alternate.
     pub(crate) fn command(&self) -> Command {
         let mut command = self.workplace.plimsoll(&self.line());
         for set in self.grids[self.kills % self.grids.len()] {
@@ -40,7 +40,8 @@ impl<'a> Killed<'a> {
         command
     }
 
-    /// Starts a run and kills it while it waits at `point` for the `count`-th time; false if it ended before.
+    /// Starts a run and kills it while it is paused at `point` for the `count`-th time. Returns false if it
+    /// ended before.
     pub(crate) fn at(&mut self, point: &str, count: u64) -> bool {
         let reached = self.workplace.path(&format!("{}-{}-reached", self.run_dir, self.kills));
         let hold = format!("{point}:{count}:{}", reached.display());
@@ -68,7 +69,7 @@ impl<'a> Killed<'a> {
         true
     }
 
-    /// Asserts that no checkpoint was lost, and that each is whole.
+    /// Asserts that no checkpoint was lost and that all are intact.
     pub(crate) fn check(&mut self) {
         let complete = list(&self.workplace.path(self.run_dir)).unwrap();
         for (step, checkpoint) in &complete {
@@ -85,7 +86,7 @@ impl<'a> Killed<'a> {
         succeeded(&self.workplace.run(&self.line()));
         let path = self.workplace.path(self.run_dir);
         let visible = |directory: &Path| {
-            // Some directories are those of runs with other settings.
+            // Some directories belong to runs with other settings.
             let entries = std::fs::read_dir(directory).into_iter().flatten();
             let entries = entries.map(|entry| entry.unwrap().file_name());
             let names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Text from a run, by the command line.
+//! Tests of sampling text from a run on the command line.
 
 use super::*;
 

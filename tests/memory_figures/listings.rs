@@ -1,10 +1,11 @@
-//! The figures of `plimsoll memory` beside PyTorch's.
+//! Compares the figures of `plimsoll memory` with PyTorch's.
 
 use device::{Device, DeviceOptions};
 
 use crate::common;
 
-/// Every figure of the listings is PyTorch's; kept graphs grow by the same bytes each, and consumed ones not.
+/// Checks that every figure equals PyTorch's. Kept graphs grow by the same bytes each; consumed graphs do not
+/// grow.
 #[test]
 fn listings_have_pytorchs_figures() {
     let gpu = plan::PlanDevice::shipped().unwrap().description(plan::DeviceRanks::ALONE);
@@ -26,14 +27,15 @@ fn listings_have_pytorchs_figures() {
     }
 }
 
-/// Returns the bytes of a moment in a recording of PyTorch.
+/// Returns the bytes at one moment of a PyTorch recording.
 fn recorded(rows: &serde_json::Value, moment: &str) -> u64 {
     let rows = rows.as_array().unwrap();
     let row = rows.iter().find(|row| row[0] == moment).unwrap_or_else(|| panic!("no moment {moment}"));
     row[1]["allocated"].as_u64().unwrap()
 }
 
-/// Figures that are called measured are those of a recording; figures that are printed and recorded agree.
+/// Checks that figures marked as measured are in a recording, and that printed figures agree with recorded
+/// ones.
 #[test]
 fn measured_figures_are_recorded() {
     let text = std::fs::read_to_string(common::golden("pytorch_listings.json")).unwrap();

@@ -1,5 +1,6 @@
-//! A program with its own model family: a transformer with parallel blocks (Wang and Komatsuzaki, *GPT-J*,
-//! 2021), whose RMS norm is composed of general operators and whose branches are added by one of its own.
+//! Example program with its own model family: a transformer with parallel blocks (Wang and Komatsuzaki,
+//! *GPT-J*, 2021). Its RMS norm is composed of general operators, and an operator of its own adds the
+//! branches.
 
 mod model;
 mod operator;

@@ -1,4 +1,4 @@
-//! The layers.
+//! The layers of the example's model.
 
 use plimsoll::autograd::{Tape, Var, Weight, ops};
 use plimsoll::nn::layers::{Activation, Embedding, Layer, Linear, Qkv, Stack};
@@ -9,7 +9,7 @@ use plimsoll::tensor::ops::attention::Heads;
 use crate::Sizes;
 use crate::operator::branch_sum;
 
-/// The values of every row over their root mean square, times a weight.
+/// RMS norm: divides every row by its root mean square, and multiplies by a weight.
 struct RmsNorm(Weight);
 
 impl RmsNorm {
@@ -17,7 +17,7 @@ impl RmsNorm {
         Ok(RmsNorm(parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?))
     }
 
-    /// `[batch, time, width]` to the same shape.
+    /// Normalizes `[batch, time, width]`, keeping the shape.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let squares = ops::pointwise(tape, x.clone(), ops::Pointwise::Square)?;
         let mean = ops::pointwise(tape, ops::mean(tape, squares, 2)?, ops::Pointwise::Shift(1e-5))?;
@@ -29,7 +29,7 @@ impl RmsNorm {
     }
 }
 
-/// `x + (attention(norm(x)) + feed_forward(norm(x))) / √2`.
+/// A parallel block: `x + (attention(norm(x)) + feed_forward(norm(x))) / √2`.
 struct Block {
     norm: RmsNorm,
     heads: Heads,

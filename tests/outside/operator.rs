@@ -1,4 +1,4 @@
-//! An operator of the program, whose row in the autocast table asks for f32.
+//! A custom operator, whose row in the autocast table requests f32.
 
 use plimsoll::autograd::precision::{Arithmetic, Operands, OperatorPrecision};
 use plimsoll::autograd::{Result, Rule, Saved, Tape, ValueGradients, Var, map, ops};
@@ -6,17 +6,17 @@ use plimsoll::tensor::ops::pointwise::{self, Pair, Pointwise};
 
 const NAME: &str = "branch_sum";
 
-/// Keeps the variance of two branches of equal variance.
+/// Preserves the variance of two branches of equal variance.
 const FACTOR: f32 = std::f32::consts::FRAC_1_SQRT_2;
 
-/// The operator's row: branches of matmuls are widened before they are added.
+/// The operator's row in the autocast table: half-precision branches are widened before they are added.
 pub(crate) const PRECISION: OperatorPrecision =
     OperatorPrecision { operator: NAME, operands: Operands::F32, arithmetic: Arithmetic::F32, in_f32: "" };
 
-/// Backward of [`branch_sum`].
+/// Backward rule of [`branch_sum`].
 struct BranchSum;
 
-/// `(a + b) / √2`, block by block: it knows nothing of ranks.
+/// Computes `(a + b) / √2` block by block, without knowing about ranks.
 pub(crate) fn branch_sum(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     map(tape, [a, b], |_, [a, b]| {
         let [a, b] = ops::autocast(tape, NAME, [a, b])?;

@@ -1,4 +1,4 @@
-//! Plans and runs under a limit on addresses, `ulimit -v` or `ulimit -d`.
+//! Tests of plans and runs under a limit on address space, `ulimit -v` or `ulimit -d`.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,14 +7,14 @@ use super::json;
 use crate::common::jobs::{text, workplace};
 use crate::common::program;
 
-/// Runs a command under a limit on addresses, such as `-v 4000000`, in KiB.
+/// Runs a command under a limit on address space in KiB, such as `-v 4000000`.
 fn limited(directory: &Path, limit: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new("bash");
     command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).arg(program());
     command.args(arguments).current_dir(directory).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
 }
 
-/// The limit is the capacity, and no larger range of addresses is reserved.
+/// Checks that the limit is the planned capacity, and that no larger range of addresses is reserved.
 #[test]
 fn a_limit_on_addresses_is_the_capacity() {
     for kind in ["-v", "-d"] {
@@ -28,7 +28,7 @@ fn a_limit_on_addresses_is_the_capacity() {
             ["train", "run.toml", "--device", "cpu", "--run-dir", "limited", "--set", "train.steps=2"];
         let output = limited(4_000_000, &train);
         assert!(output.status.success(), "{}", text(&output.stderr));
-        // In little space a run trains to its end, or is refused before it begins.
+        // With little space, a run trains to its end or is refused before it begins.
         let mut endings = Vec::new();
         for (number, kibibytes) in [120_000, 150_000, 200_000, 250_000, 300_000].into_iter().enumerate() {
             let run = format!("little-{number}");
@@ -53,8 +53,8 @@ fn a_limit_on_addresses_is_the_capacity() {
     }
 }
 
-/// A run directory keeps the settings as they were written, so that a limit on addresses that came later
-/// decides about the allocator.
+/// Checks that a run directory keeps the settings as written, so that a limit set later still affects the
+/// allocator's default.
 #[test]
 fn a_run_is_used_under_a_limit_on_addresses_that_came_later() {
     let directory = workplace();
@@ -83,7 +83,7 @@ fn a_run_is_used_under_a_limit_on_addresses_that_came_later() {
             let output = limited(path, limit, command);
             assert!(output.status.success(), "{limit} {command:?}: {}", text(&output.stderr));
         }
-        // What cannot work is refused before anything is allocated, by the plan too.
+        // Impossible settings are refused before anything is allocated, also by the plan.
         for command in [&["plan", "run.toml"][..], &["train", "run.toml", "--run-dir", "none"]] {
             let set = ["--device", "cpu", "--set", "memory.allocator=expandable_segments:True"];
             let output = limited(path, limit, &[command, &set].concat());

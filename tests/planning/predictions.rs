@@ -1,4 +1,4 @@
-//! Predicted times in plans, schedules and proposals: one model of time everywhere.
+//! Tests that plans, schedules and proposals predict the same times.
 
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ fn a_plan_prints_parts_rates_and_energy() {
     assert!((speed / 2.0 / number(&predicted["tokens_per_second_per_rank"]) - 1.0).abs() < 1e-12);
     assert!((speed * seconds / number(&predicted["tokens"]) - 1.0).abs() < 1e-12);
     assert!(number(&predicted["mfu"]) > 0.0 && predicted["basis"] == "measured_calls", "{predicted}");
-    // The pipeline, the axis and the schedule have the clock's times.
+    // The pipeline, the axis and the schedule all use the clock's times.
     let along = object["communication"].as_array().unwrap();
     assert_eq!(along[0]["exposed_seconds"], predicted["pipeline_seconds"]);
     assert_eq!(object["pipeline"]["times"], "timed by the calls of a step");
@@ -56,7 +56,7 @@ fn a_plan_prints_parts_rates_and_energy() {
     assert_eq!(plan("h200", &["--html", "plan.html"]).status.code(), Some(0));
     let page = std::fs::read_to_string(directory.path().join("plan.html")).unwrap();
     assert!(page.contains("Step, predicted") && page.contains("timed by the calls of a step"));
-    // Data sheets give estimates; a CPU, no time.
+    // Data sheets give estimates; a CPU has no predicted time.
     let estimate = text(&plan("b200", &[]).stdout);
     assert!(estimate.contains(", an estimate from the data sheet"), "{estimate}");
     let host = json(&plan("cpu", &["--json"]));
@@ -91,7 +91,8 @@ fn descriptions_say_how_hosts_are_connected() {
     assert!(assumed(&none).contains("50 GB/s for each GPU between hosts"), "{none}");
 }
 
-/// Proposals are in the order of the plans' times, differ where the truth does, and all of them fit.
+/// Checks that proposals are sorted by the times of their plans, have different times where they should, and
+/// all fit.
 #[test]
 fn proposals_have_the_times_of_their_plans() {
     let directory = workplace();
@@ -122,10 +123,10 @@ fn proposals_have_the_times_of_their_plans() {
 #[test]
 fn an_idle_pipeline_gets_a_larger_global_batch() {
     let directory = workplace();
-    // One rank does not hold the model, and a step has two micro-batches for two stages.
+    // One rank cannot hold the model, and a step has two micro-batches for two stages.
     let sets = ["model.layers=8", "model.width=256", "train.micro_batch_size=2", "train.global_batch_size=4"];
     let sets = [&sets[..], &["parallel.lanes=1", "precision.compute=bf16", "model.context=64"]].concat();
-    // Calls at the rates of a device alone, whose host is not slower than a small model's calls.
+    // Rates of a device alone, whose host is not slower than a small model's calls.
     let shipped = include_str!("../../launch/devices/h200.toml");
     let rates = &shipped[..shipped.find("# Measured calls").unwrap()];
     let is_rate = |line: &&str| !line.starts_with("launch_seconds") && !line.starts_with("kernel_seconds");

@@ -1,4 +1,4 @@
-//! Searches for what fits: proposals, the nearest miss, remedies.
+//! Tests of searches for configurations that fit: proposals, the nearest miss, and remedies.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{json, planned, plimsoll, text, workplace};
 
-/// A device without overhead, so that little memory is enough.
+/// Describes a device without overhead, so that little memory suffices. Returns its file name.
 pub(super) fn small_device(directory: &Path) -> &'static str {
     let shipped = include_str!("../../launch/devices/h200.toml");
     let without = shipped[..shipped.find("# Bytes of the device").unwrap()].to_owned();
@@ -28,11 +28,11 @@ fn a_search_that_finds_nothing_names_the_nearest() {
     let result = json(&output);
     let nearest = &json(&output)["nearest"];
     assert!(result["proposals"].as_array().unwrap().is_empty() && result["planned"].as_u64() > Some(1));
-    // What the nearest needs is exact.
+    // The stated need of the nearest candidate is exact.
     let sets = [&["model.width=64"][..], &sets_of(nearest)].concat();
     let plan = json(&planned(directory.path(), &sets, &["--json", "--device", device]));
     assert_eq!(plan["fit"]["needs_bytes"], nearest["peak_reserved_bytes"]);
-    // Less the page tables of what is offloaded, if anything is.
+    // Minus the page tables of offloaded tensors, if any.
     let available = nearest["available_bytes"].as_u64().unwrap();
     assert!((4_190_000..=4 << 20).contains(&available), "{available}");
     let printed = text(&planned(directory.path(), &["model.width=64"], &search).stdout);
@@ -40,7 +40,7 @@ fn a_search_that_finds_nothing_names_the_nearest() {
     for part in ["nothing fits: ", "; the nearest, --set ", " of 4.00 MiB: ", "(its own are ", changes] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
-    // What a change needs beside the nearest is exact, too.
+    // The stated need of a change to the nearest candidate is exact, too.
     let changes = result["trades"].as_array().unwrap();
     assert!(changes.iter().any(|change| change["set"][0] == "optim.state=8bit"), "{changes:?}");
     for change in changes {
@@ -55,8 +55,8 @@ fn the_bytes_to_fit_are_by_default_those_of_the_device() {
     let directory = workplace();
     let h100 = include_str!("../../launch/devices/h100-80gb.toml");
     std::fs::write(directory.path().join("h100.toml"), h100).unwrap();
-    // The widest that fits the device's own bytes and not 80 GiB, or the other way round, does not matter:
-    // both count the same overhead.
+    // Whether the widest model fits the device's own bytes but not 80 GiB, or the reverse, does not matter:
+    // both include the same overhead.
     let search = ["--fit", "--ranks", "2", "--device", "h100.toml", "--json"];
     let result = json(&planned(directory.path(), &[], &search));
     assert_eq!(
@@ -79,7 +79,7 @@ fn the_bytes_to_fit_are_by_default_those_of_the_device() {
     }
 }
 
-/// A search chooses the lanes that its grids need, also for a configuration that has too few.
+/// Checks that a search chooses the lanes that its grids need, even if the configuration has too few.
 #[test]
 fn proposals_have_the_lanes_of_their_ranks() {
     let directory = workplace();
@@ -104,7 +104,7 @@ fn proposals_have_the_lanes_of_their_ranks() {
     }
 }
 
-/// The last line of a plan that does not fit: the keys of its advice, and the whole line.
+/// Returns the last line of a plan that does not fit, and the keys that it advises.
 fn advice(directory: &Path, sets: &[&str], capacity: u64) -> (Vec<String>, String) {
     let capacity = capacity.to_string();
     let refused = planned(directory, sets, &["--device", "small.toml", "--capacity", &capacity]);
@@ -124,7 +124,8 @@ fn advice_keeps_the_ranks_or_says_how_many_it_needs() {
     };
     let large =
         ["model.width=256", "model.layers=8", "train.micro_batch_size=1", "train.global_batch_size=8"];
-    /// Grid, the settings that save most on it, the advice, and whether that has more ranks.
+    /// Grid, settings that save the most memory on it, expected advice, and whether the advice has more
+    /// ranks.
     type Row = (&'static [&'static str], &'static [&'static str], &'static [&'static str], bool);
     const AWAY: &str = "memory.offload_weights=true";
     let table: [Row; 4] = [
@@ -146,7 +147,7 @@ fn advice_keeps_the_ranks_or_says_how_many_it_needs() {
     }
 }
 
-/// A limit is compared with what a rank reserves, by the refusal and by its advice.
+/// Checks that a limit is compared with a rank's reserved bytes, both in the refusal and in its advice.
 #[test]
 fn advice_for_a_limit_is_below_it() {
     let directory = workplace();

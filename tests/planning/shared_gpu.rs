@@ -1,5 +1,5 @@
-//! Ranks that share an imitated GPU: the bytes of each and of the device, what fits, and where the key has no
-//! effect.
+//! Tests of ranks that share an imitated GPU: the bytes of each rank and of the device, whether they fit, and
+//! where the key has no effect.
 
 use super::{json, planned};
 use crate::common::jobs::{text, workplace};
@@ -22,7 +22,7 @@ fn the_device_holds_all_ranks_and_one_context() {
         assert_eq!(shared["shared_device"][name], sum(name), "{name}");
         assert!(apart["shared_device"].is_null());
     }
-    // A rank on a GPU of its own also has NCCL's buffer.
+    // A rank with its own GPU also has NCCL's buffer.
     for (mine, theirs) in ranks.iter().zip(apart["ranks"].as_array().unwrap()) {
         let [mine, theirs] = [mine, theirs].map(|rank| rank["allocated_bytes"].as_u64().unwrap());
         assert_eq!(mine + (1 << 20), theirs);
@@ -37,19 +37,19 @@ fn the_device_holds_all_ranks_and_one_context() {
     assert_eq!(part(fit, "context"), part(alone, "context"));
     assert_eq!(part(fit, "modules"), 4 * part(alone, "modules"));
     assert_eq!(part(fit, "communicators"), 0);
-    // The text has the sums in a row of their own.
+    // The text has a separate row with the sums.
     let table = text(&on_gpu(&GRID, &[]).stdout);
     let row = table.lines().find(|line| line.starts_with("the device")).unwrap();
     assert!(row.contains(&telemetry::units::grouped(sum("peak_reserved_bytes"))), "{table}");
     assert!(table.contains("fits: its 4 ranks together need"), "{table}");
-    // One byte less than all ranks need together is too little, although each rank alone would fit.
+    // One byte less than all ranks together need is too little, although each rank alone would fit.
     let taken: u64 = fit["overhead"].as_array().unwrap().iter().map(|p| p["bytes"].as_u64().unwrap()).sum();
     let needs = taken + sum("peak_reserved_bytes");
     for (capacity, status) in [(needs, 0), (needs - 1, 1)] {
         let output = on_gpu(&GRID, &["--capacity", &capacity.to_string()]);
         assert_eq!(output.status.code(), Some(status), "{}", text(&output.stdout));
     }
-    // A limit is each rank's.
+    // A limit applies to each rank.
     let most = ranks.iter().map(|rank| rank["peak_reserved_bytes"].as_u64().unwrap()).max().unwrap();
     for (limit, status) in [(most, 0), (most - (2 << 20), 1)] {
         let limit = format!("memory.limit_bytes={limit}");

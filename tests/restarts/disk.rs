@@ -1,4 +1,4 @@
-//! A small file system for the run directory of a job, which a test can fill.
+//! A small file system for a job's run directory, which tests can fill.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::jobs::clean;
 
-/// A small file system for a run directory, in a namespace that a sleeping process keeps.
+/// A small file system for a run directory, in a namespace held by a sleeping process.
 pub(super) struct Disk(Child);
 
 impl Disk {
-    /// Mounts the file system at `disk` in this directory; `None` where the system does not allow that.
+    /// Mounts the file system at `disk` in this directory; `None` if the system does not allow it.
     pub(super) fn mount(directory: &Path) -> Option<Self> {
         std::fs::create_dir(directory.join("disk")).unwrap();
         let mut command = clean("unshare", directory);
@@ -25,18 +25,18 @@ impl Disk {
         mounted.exists().then_some(disk)
     }
 
-    /// The root of the file system, seen from here.
+    /// Returns the root of the file system as seen from this process.
     pub(super) fn root(&self, directory: &Path) -> PathBuf {
         let path = directory.join("disk");
         Path::new(&format!("/proc/{}/root", self.0.id())).join(path.strip_prefix("/").unwrap())
     }
 
-    /// A command that sees the file system; the program follows.
+    /// Returns a command that sees the file system; the program to run follows as arguments.
     pub(super) fn command(&self, directory: &Path) -> Command {
         let mut command = clean("nsenter", directory);
         command.args(["--user", "--mount", "--preserve-credentials"]);
         command.arg(format!("--target={}", self.0.id()));
-        // The working directory of this process is on the file system outside.
+        // This process's working directory is on the outer file system.
         command.args(["sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(directory);
         command
     }
@@ -44,7 +44,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A process that has ended needs no signal.
+        // The process may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! A job under `launch/mpirun --restarts`, the ways to disturb it, and what it leaves.
+//! A job under `launch/mpirun --restarts`, with ways to disturb it and to check its results.
 
 use std::fmt;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::disk::Disk;
 use crate::common::jobs::{clean, signal, summary, text};
 use crate::common::{program, root};
 
-/// A model so small that most of a job's time is spent in its start.
+/// Configuration of a model so small that a job spends most of its time starting.
 const TINY: &str = r#"
 [model]
 layers = 1
@@ -38,33 +38,33 @@ data = 4
 timeout_seconds = 5
 "#;
 
-/// The environment variable that lists the GPUs of a process.
+/// Environment variable that lists the GPUs of a process.
 const GPUS: &str = "CUDA_VISIBLE_DEVICES";
-/// Longest time of a job.
+/// Maximum duration of a job.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
-/// A point at which a job's threads sleep, and for how many milliseconds.
+/// A fail point at which a job's threads sleep, and the milliseconds.
 pub(crate) type Slow = (&'static str, u64);
 
-/// A disk that takes this time for each file of a checkpoint.
+/// A disk that takes 100 ms for each file of a checkpoint.
 pub(crate) const SLOW_DISK: Slow = ("checkpoint piece written", 100);
-/// Steps of 10 ms or more, so that a job which keeps states in memory has not ended when one is seen.
+/// Makes steps take at least 10 ms, so that a job with in-memory states has not ended when a state is seen.
 pub(crate) const SLOW_STEPS: Slow = ("micro-batch about to be read", 5);
 
 /// The hosts of a job of four ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Hosts {
-    /// This one.
+    /// This host, with one process per rank.
     One,
-    /// This one, where the ranks are threads of a process, on its first GPU if there is one.
+    /// This host, with ranks as threads of one process, on its first GPU if there is one.
     Threads,
-    /// Two faked ones, `first` and `second`.
+    /// Two simulated hosts, `first` and `second`.
     Two,
-    /// Two with networks of their own.
+    /// Two simulated hosts with separate networks.
     Networks,
 }
 
-/// A directory with a corpus and a configuration of so many steps.
+/// Creates a directory with a corpus and a configuration of `steps` steps.
 pub(crate) fn workplace(steps: u64) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let line = "The load line of a ship says how much she may carry, and in which waters.\n";
@@ -80,7 +80,7 @@ pub(crate) fn whole(steps: u64) -> Value {
     whole_by(clean(program(), directory.path()), &directory)
 }
 
-/// [`whole`] on the first GPU, or on the CPU where there is none.
+/// Like [`whole`], on the first GPU if there is one.
 pub(crate) fn whole_on_gpu(steps: u64) -> Value {
     let directory = workplace(steps);
     let mut command = clean(program(), directory.path());
@@ -95,7 +95,7 @@ fn whole_by(mut command: Command, directory: &tempfile::TempDir) -> Value {
     summary(&directory.path().join("out"))
 }
 
-/// A job that is restarted. Its run directory is a small file system of its own, where the system allows it.
+/// A job that is restarted. If the system allows it, its run directory is a separate small file system.
 pub(crate) struct Restarted {
     directory: tempfile::TempDir,
     child: Child,
@@ -104,13 +104,13 @@ pub(crate) struct Restarted {
 }
 
 impl Restarted {
-    /// Starts a job of four ranks with a slow disk; `None`, and the test is reported as skipped, where hosts
-    /// cannot be faked.
+    /// Starts a job of four ranks with a slow disk. If hosts cannot be simulated, returns `None` and reports
+    /// the test as skipped.
     pub(crate) fn start(steps: u64, hosts: Hosts, options: &[&str], slow: Slow) -> Option<Self> {
         Self::start_with(steps, hosts, options, slow, &[])
     }
 
-    /// [`Restarted::start`] with these settings in addition.
+    /// Like [`Restarted::start`], with additional settings.
     pub(crate) fn start_with(
         steps: u64,
         hosts: Hosts,
@@ -170,12 +170,12 @@ impl Restarted {
         Some(Restarted { directory, child, hosts, disk })
     }
 
-    /// The process that restarts the job.
+    /// Returns the id of the process that restarts the job.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The run directory, seen from here.
+    /// Returns the run directory as seen from this process.
     fn run_dir(&self) -> PathBuf {
         self.disk().join("out")
     }
@@ -185,20 +185,20 @@ impl Restarted {
         self.disk.as_ref().map_or_else(|| directory.join("disk"), |disk| disk.root(directory))
     }
 
-    /// The process of a rank, if it has one.
+    /// Returns the process id of a rank, if it has one.
     pub(crate) fn pid(&self, rank: usize) -> Option<u32> {
         let path = self.run_dir().join(format!("logs/rank-{rank}.status"));
         let record = std::fs::read_to_string(path).ok()?;
         record.lines().find_map(|line| line.strip_prefix("pid = "))?.trim().parse().ok()
     }
 
-    /// Kills this rank, and waits for restart `number`.
+    /// Kills a rank, and waits for restart `number`.
     pub(crate) fn kill_rank(&mut self, rank: usize, number: usize) {
         self.pid(rank).into_iter().for_each(|pid| self.signal("KILL", pid));
         self.await_message(&format!("restart {number} from"));
     }
 
-    /// Waits until the job has printed this, and returns all that it has printed.
+    /// Waits until the job has printed `words`. Returns everything that it has printed.
     pub(crate) fn await_message(&mut self, words: &str) -> String {
         let began = Instant::now();
         loop {
@@ -211,7 +211,8 @@ impl Restarted {
         }
     }
 
-    /// Flips a bit in this file of the newest checkpoint. Returns the steps of that and of the one before.
+    /// Flips a bit in `file` of the newest checkpoint. Returns the steps of that checkpoint and of the one
+    /// before.
     pub(crate) fn damage_newest(&self, file: &str) -> (u64, u64) {
         let mut all = list(&self.run_dir()).unwrap();
         let (step, path) = all.pop().unwrap();
@@ -221,16 +222,16 @@ impl Restarted {
         (step, all.pop().unwrap().0)
     }
 
-    /// The running launcher.
+    /// Returns the process id of the running launcher.
     pub(crate) fn launcher(&self) -> Option<u32> {
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.id())).ok()?;
         let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let mut children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-        // Others are the guard of the job and what watches the cables.
+        // Other children guard the job and watch the simulated cables.
         children.find(|pid| command(pid).trim() == "mpirun")
     }
 
-    /// The directory of the job's states in memory.
+    /// Returns the directory of the job's in-memory states.
     pub(crate) fn states(&self) -> PathBuf {
         let prefix = format!("plimsoll-{}-", self.id());
         let all = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -238,14 +239,14 @@ impl Restarted {
         own.next().map_or_else(|| Path::new("/dev/shm").join(prefix), |entry| entry.path())
     }
 
-    /// The newest state in memory, with its step.
+    /// Returns the newest in-memory state and its step.
     pub(crate) fn newest_state(&self) -> Option<(u64, PathBuf)> {
         let hosts = std::fs::read_dir(self.states()).ok()?.flatten();
         hosts.flat_map(|host| list(&host.path()).unwrap_or_default()).max()
     }
 
-    /// Waits until every host has a state of `step` or a later one in memory. Returns the oldest of their
-    /// newest states' steps.
+    /// Waits until every host has an in-memory state of `step` or later. Returns the smallest step among the
+    /// hosts' newest states.
     pub(crate) fn await_state(&mut self, step: u64) -> u64 {
         let count = match self.hosts {
             Hosts::One | Hosts::Threads => 1,
@@ -266,7 +267,7 @@ impl Restarted {
         }
     }
 
-    /// Waits until the rank whose status is first has begun this step.
+    /// Waits until the first rank with a status file has begun `step`.
     pub(crate) fn await_step(&mut self, step: u64) {
         let began = Instant::now();
         let of_record = |record: String| -> Option<u64> {
@@ -279,7 +280,7 @@ impl Restarted {
         }
     }
 
-    /// Signals a process of this job, which may have ended.
+    /// Sends a signal to a process of this job, which may already have ended.
     pub(crate) fn signal(&self, name: &str, pid: u32) {
         let own = self.directory.path().to_string_lossy().into_owned();
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -289,7 +290,7 @@ impl Restarted {
         }
     }
 
-    /// Kills all processes of a faked host, which does not answer until the returned file is removed.
+    /// Kills all processes of a simulated host, which does not respond until the returned file is removed.
     pub(crate) fn lose(&self, host: &str) -> PathBuf {
         let down = self.directory.path().join(format!("down-{host}"));
         std::fs::write(&down, "").unwrap();
@@ -304,24 +305,24 @@ impl Restarted {
         down
     }
 
-    /// Takes the cable of a host away until the returned file is removed.
+    /// Disconnects a host until the returned file is removed.
     pub(crate) fn cut(&self, host: &str) -> PathBuf {
         let cut = self.directory.path().join(format!("cut-{host}"));
         std::fs::write(&cut, "").unwrap();
         cut
     }
 
-    /// Fills the disk of the run directory, where that is one of its own, with the returned file.
+    /// Fills the disk of the run directory, if it is a separate one, with the returned file.
     pub(crate) fn fill_disk(&self) -> PathBuf {
         let filler = self.disk().join("filler");
         if self.disk.is_some() {
-            // It ends with an error when the disk is full.
+            // The write fails when the disk is full.
             let _ = std::fs::write(&filler, vec![0; 64 << 20]);
         }
         filler
     }
 
-    /// Kills rank 1 of every start when it is about to train.
+    /// Kills rank 1 at every start, just before it trains.
     pub(crate) fn disturb_every_start(&self) {
         let mut last = None;
         let began = Instant::now();
@@ -335,7 +336,7 @@ impl Restarted {
         }
     }
 
-    /// Waits until there is a checkpoint of `step` or a later one.
+    /// Waits until there is a checkpoint of `step` or later.
     pub(crate) fn await_checkpoint(&mut self, step: u64) {
         let began = Instant::now();
         while list(&self.run_dir())
@@ -352,7 +353,7 @@ impl Restarted {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for this time, or for the end of the job.
+    /// Waits for `time`, or until the job ends.
     pub(crate) fn wait(&mut self, time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time && !self.has_ended() {
@@ -404,7 +405,7 @@ impl Restarted {
 
 impl Drop for Restarted {
     fn drop(&mut self) {
-        // A second signal ends a job at once.
+        // A second signal ends a job immediately.
         for _ in 0..50 {
             if self.has_ended() {
                 return;
@@ -415,7 +416,7 @@ impl Drop for Restarted {
     }
 }
 
-/// The cost of restarts.
+/// Measured cost of restarts.
 #[derive(Default)]
 pub(crate) struct Costs {
     seconds: Vec<f64>,
@@ -424,7 +425,7 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Adds the restarts in the records of a run's sessions.
+    /// Adds the restarts recorded in a run's sessions.
     pub(crate) fn add(&mut self, sessions: &[Value]) {
         for session in sessions {
             *self.grids.entry(session["grid"]["data"].as_u64().unwrap()).or_default() += 1;

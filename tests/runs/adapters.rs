@@ -1,9 +1,10 @@
-//! Models of which a part is trained: frozen parameters and low-rank adapters.
+//! Tests of partially trained models: frozen parameters and low-rank adapters.
 
 use super::{BLOCK, GPIPE, INTERLEAVED, ONCE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check};
 use crate::common::runs::{GPT, LLAMA, MLP};
 
-/// Frozen parameters: whole stages at the start, in the middle and at the end, a tied table, biases alone.
+/// Frozen parameters: whole stages at the start, in the middle and at the end, a tied table, or everything
+/// but biases.
 const FROZEN: &[Row] = &[
     (
         GPT,
@@ -75,7 +76,7 @@ const FROZEN: &[Row] = &[
     (MLP, &["train.freeze=['0.*', '4.*']", "parallel.pipeline=5"], ONCE),
 ];
 
-/// Low-rank adapters: of all layers, of some rows of packed ones, with dropout and activations.
+/// Low-rank adapters: on all layers, on some rows of packed layers, with dropout and activations.
 const ADAPTED: &[Row] = &[
     (
         LLAMA,
@@ -113,7 +114,7 @@ const ADAPTED: &[Row] = &[
         &["lora.rank=2", "lora.alpha=1", "model.activation=gelu", "lora.targets=['1', '3']"],
         &[&["parallel.data=1"], &["parallel.pipeline=5"], &["parallel.data=4", SHARDED], &[BLOCK]],
     ),
-    // Factors, ranks of modules, and rates.
+    // Scales, ranks of modules, and learning rates.
     (
         LLAMA,
         &[
@@ -131,7 +132,7 @@ const ADAPTED: &[Row] = &[
             &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
         ],
     ),
-    // Whole modules beside adapters.
+    // Modules trained as a whole beside adapters.
     (
         LLAMA,
         &[
@@ -146,7 +147,7 @@ const ADAPTED: &[Row] = &[
             &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
         ],
     ),
-    // With dropout, of a part of the layers, and over bases in codes.
+    // With dropout, on some layers, and over quantized bases.
     (LLAMA, &["lora.rank=4", "parallel.data=2", SHARDED], ONCE),
     (LLAMA, &["lora.rank=4", "lora.dropout=0.1", "memory.recompute=block", "parallel.pipeline=2"], ONCE),
     (
@@ -177,7 +178,7 @@ const ADAPTED: &[Row] = &[
     (GPT, &["lora.rank=8", "lora.base=fp8", "lora.targets=['c_attn']"], ONCE),
 ];
 
-/// Bases in codes: in whole layers, in lanes, gathered, on stages, of experts.
+/// Quantized bases: in whole layers, in lanes, gathered, on stages, and for experts.
 const IN_CODES: &[Row] = &[
     (
         LLAMA,

@@ -1,4 +1,4 @@
-//! Settings of the allocator, preallocation, and checkpoints.
+//! Tests of allocator settings, preallocation, and checkpoints.
 
 use plan::{plan, prepare};
 use telemetry::Statistic;
@@ -7,7 +7,7 @@ use worker::Placement;
 use super::{ONCE, Outcome, Row, SHARDED, check, figures, planned, run};
 use crate::common::runs::{GPT, MLP, config};
 
-/// Allocator settings that change what is reserved, alone and combined.
+/// Allocator settings that change reserved memory, alone and combined.
 pub(super) const SETTINGS: [&str; 10] = [
     "backend:native",
     "expandable_segments:True",
@@ -21,7 +21,7 @@ pub(super) const SETTINGS: [&str; 10] = [
     "per_process_memory_fraction:0.9",
 ];
 
-/// A quick configuration that uses the large pool, several buckets, shards and accumulation.
+/// Settings of a quick run that uses the large pool, several buckets, shards and accumulation.
 const LARGE: [&str; 6] = [
     "model.sizes=[64, 512, 768, 64]",
     "optim.kind=adamw",
@@ -31,7 +31,7 @@ const LARGE: [&str; 6] = [
     "parallel.bucket_bytes=1048576",
 ];
 
-/// Sizes for the large pool, settings of the allocator, and checkpoints.
+/// Covers sizes for the large pool, allocator settings, and checkpoints.
 #[test]
 fn plans_of_large_models_equal_runs() {
     let table: &[Row<'_>] = &[
@@ -57,7 +57,7 @@ fn plans_of_large_models_equal_runs() {
     check(table);
 }
 
-/// Memory is preallocated.
+/// Covers preallocated memory.
 #[test]
 fn plans_of_preallocated_memory_equal_runs() {
     let table: &[Row<'_>] = &[
@@ -77,7 +77,7 @@ fn plans_of_preallocated_memory_equal_runs() {
 fn plans_equal_runs_with_every_allocator_setting() {
     for (index, setting) in SETTINGS.iter().enumerate() {
         let allocator = format!("memory.allocator='{setting}'");
-        // Each setting with and without sharding, and with a limit from which garbage collection counts.
+        // Each setting with and without sharding, and with a limit low enough for garbage collection.
         let more: &[&str] = match index % 2 {
             0 => &["parallel.data=2", SHARDED],
             _ => &["parallel.data=2", "memory.limit_bytes=200000000"],
@@ -98,7 +98,7 @@ fn plans_equal_runs_with_every_allocator_setting() {
     }
 }
 
-/// The cache is emptied after some steps, before and between validations, with every kind of segment.
+/// Covers emptying the cache after some steps, before and between validations, with every kind of segment.
 #[test]
 fn plans_with_an_emptied_cache_equal_runs() {
     let steps = "train.steps=13";

@@ -1,4 +1,4 @@
-//! Context parallelism: ranks that share sequences, and the pieces over which sums are defined.
+//! Tests of context parallelism: ranks that share sequences, and the pieces over which sums are defined.
 
 use super::{
     BLOCK, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
@@ -12,7 +12,7 @@ const TWO: &str = "parallel.context=2";
 const TENSOR: &str = "parallel.tensor=2";
 const TENSOR_4: &str = "parallel.tensor=4";
 
-/// Grids of ranks for each family: data × context × tensor × pipeline at all ZeRO stages, schedules and
+/// Grids for each family: data × context × tensor × pipeline with all ZeRO stages, schedules and
 /// recomputation.
 const GRIDS: &[&[&str]] = &[
     &[],
@@ -76,8 +76,8 @@ fn every_grid_with_four_pieces_has_one_hash() {
     check_on_devices(FAMILIES);
 }
 
-/// Numbers of pieces, precisions, narrow state, frozen weights, adapters, positions, windows, caps, ignored
-/// targets and documents in sequences.
+/// Numbers of pieces, precisions, low-precision state, frozen weights, adapters, positions, windows, soft
+/// caps, ignored targets and documents in sequences.
 const FEATURES: &[Row] = &[
     (GPT, &["parallel.context_lanes=2", "model.biases=false", "model.tied=false"], &[&[], &[PIPELINE]]),
     (
@@ -162,7 +162,7 @@ fn features_keep_their_bits_among_ranks_that_share_sequences() {
 
 const GRIDS_OF_OPTIONS: &[&[&str]] = &[&[PIECES], &[PIECES, TWO], &[PIECES, TWO, PIPELINE, BLOCK]];
 
-/// Pieces change the order of sums, not what is summed.
+/// Checks that pieces change only the order of sums.
 #[test]
 fn pieces_differ_from_whole_sequences_by_rounding_alone() {
     let documents = ["data.separator=10", "data.document_mask=true"];
@@ -192,7 +192,7 @@ fn pieces_differ_from_whole_sequences_by_rounding_alone() {
     }
 }
 
-/// Types, state, frozen weights, documents, checkpoints and preallocated memory.
+/// Covers dtypes, optimizer state, frozen weights, documents, checkpoints and preallocated memory.
 #[test]
 fn shared_sequences_keep_their_plans() {
     let gpt = [PIECES, "model.layers=4", "train.steps=2"];

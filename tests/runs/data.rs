@@ -1,10 +1,10 @@
-//! Data of every kind, conversations included.
+//! Tests of all kinds of data, including conversations.
 
 use super::{BLOCK, INTERLEAVED, ONCE, Row, SHARDED, ZERO_3, ZERO_BUBBLE, check};
 use crate::common::runs::{CHAT, GPT, LLAMA};
 use crate::common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 
-/// Data of every kind, read ahead and not.
+/// All kinds of data, with and without reading ahead.
 const SOURCES: &[Row] = &[
     (
         GPT,
@@ -56,7 +56,7 @@ const SOURCES: &[Row] = &[
     (GPT, &TOKENIZED, &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
 ];
 
-/// Grids of data of every kind: alone, sharded, in a pipeline, recomputed.
+/// Grids for all kinds of data: alone, sharded, in a pipeline, recomputed.
 const ON_GRIDS: &[&[&str]] = &[
     &[],
     &["parallel.data=2", SHARDED],
@@ -83,7 +83,7 @@ const CHATS: &[Row] = &[
         &["data.pack_documents=true", "data.document_mask=true", "lora.rank=2"],
         &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]],
     ),
-    // Steps of like lengths.
+    // Samples grouped by length.
     (
         CHAT,
         &["data.group_by_length=true", "train.steps=9"],
@@ -109,14 +109,14 @@ const CHATS: &[Row] = &[
         ],
         ONCE,
     ),
-    // Without validation, and prompts learnt too.
+    // Without validation, and with prompts learned too.
     (
         CHAT,
         &["data.validation_fraction=0", "data.train_on=all"],
         &[&["parallel.data=1"], &["parallel.data=3", ZERO_3], &["parallel.pipeline=2", "parallel.data=2"]],
     ),
     (CHAT, &["data.validation_fraction=0", "memory.empty_cache_every=2", "parallel.data=2"], ONCE),
-    // Verified, of experts, and in a pipeline.
+    // Verified, with experts, and in a pipeline.
     (CHAT, &["parallel.data=2", SHARDED], ONCE),
     (
         CHAT,

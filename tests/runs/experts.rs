@@ -1,4 +1,4 @@
-//! Mixtures of experts on every kind of grid.
+//! Tests of mixtures of experts on all kinds of grids.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const PIECES: &str = "parallel.context_lanes=4";
 const TENSOR: &str = "parallel.tensor=2";
 const CONTEXT: &str = "parallel.context=2";
 
-/// Grids of whole layers and sequences.
+/// Grids without tensor and context parallelism.
 const WHOLE: &[&[&str]] = &[
     &[],
     &[PAIR, BLOCK],
@@ -28,7 +28,7 @@ const WHOLE: &[&[&str]] = &[
     &["memory.recompute=2", PIPELINE, GPIPE],
 ];
 
-/// Grids of ranks that share layers and sequences.
+/// Grids with tensor and context parallelism.
 const DIVIDED: &[&[&str]] = &[
     &[],
     &[TENSOR],
@@ -42,7 +42,7 @@ const DIVIDED: &[&[&str]] = &[
     &[PIPELINE, TENSOR, ZERO_3, "memory.recompute=2"],
 ];
 
-/// Layers of experts that multiply in FP8, of which the first row of each expert is aligned.
+/// Settings of expert layers with FP8 matmuls, which align each expert's first row.
 const IN_FP8: &[&str] =
     &["model.experts=4", "model.expert_width=32", "precision.compute=bf16", "precision.matmul=fp8"];
 const ROWWISE: &[&str] = &[
@@ -55,7 +55,7 @@ const ROWWISE: &[&str] = &[
     "precision.fp8_layers=['*.experts.*']",
 ];
 
-/// Conversations, whose padding is no part of the losses and loads of experts.
+/// Uses conversations, whose padding must not affect the losses and loads of experts.
 #[test]
 fn padding_of_mixtures_keeps_the_bits() {
     let experts = [
@@ -100,7 +100,7 @@ fn divided_mixtures_have_equal_bits_on_every_grid() {
     }
 }
 
-/// A checkpoint with corrections of scores moves between grids that divide layers, sequences and state.
+/// Resumes a checkpoint with score corrections on grids that divide layers, sequences and state.
 #[test]
 fn a_mixture_goes_on_on_another_grid() {
     let directory = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_mixture_goes_on_on_another_grid() {
     assert_eq!(train("parts", &[PIPELINE, PAIR, ZERO_3, "train.steps=4"], true), expected);
 }
 
-/// The loads of every layer after each step, and the corrections that follow from them in a checkpoint.
+/// Returns the loads of every layer after each step, and the resulting score corrections in a checkpoint.
 fn loads(overrides: &[&str]) -> BTreeMap<u64, Value> {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("run");
@@ -146,7 +146,7 @@ fn loads_of_experts_are_those_of_all_tokens_on_every_grid() {
     for grid in [&[CONTEXT, PAIR][..], &[CONTEXT, PIPELINE, ZERO_3], &[PAIR, TENSOR, LANES, PIECES]] {
         let lanes: &[&str] = if grid.contains(&LANES) { &["model.key_value_heads=4"] } else { &[PIECES] };
         let actual = loads(&[grid, lanes].concat());
-        // Other lanes are other bits of scores, which choose other experts for few tokens.
+        // Other lanes change the bits of scores, which for few tokens changes the chosen experts.
         if !grid.contains(&LANES) {
             assert_eq!(actual, expected, "{grid:?}");
         }
@@ -154,7 +154,7 @@ fn loads_of_experts_are_those_of_all_tokens_on_every_grid() {
     }
 }
 
-/// Bytes of mixtures do not depend on the routing.
+/// Checks that the bytes of mixtures do not depend on routing.
 #[test]
 fn mixtures_keep_their_plans() {
     let lanes: &[&str] = &[LANES, "model.key_value_heads=4", PIECES];

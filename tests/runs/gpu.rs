@@ -1,4 +1,4 @@
-//! Runs on a GPU.
+//! Tests of runs on a GPU.
 
 use collective::Communicator;
 use device::{CopyKind, LoggedCall};
@@ -12,7 +12,7 @@ use super::{figures, planned, run, run_on};
 use crate::common::devices::{alone, gpu};
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, MLP, RESNET, config};
 
-/// Models and what their configurations override. Steps are captured as CUDA graphs where they can be.
+/// Models and overrides. Steps are captured as CUDA graphs where possible.
 const CASES: &[(&str, &[&str])] = &[
     (MLP, &[]),
     (MLP, &["train.graphs=off"]),
@@ -133,7 +133,7 @@ const CASES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces only.
+/// Checks that the plan, made on Meta, equals the run on a GPU. The CPU differs from both only in workspaces.
 #[test]
 fn gpu_plans_equal_runs() {
     if !gpu() {
@@ -166,7 +166,7 @@ fn gpu_plans_equal_runs() {
     }
 }
 
-/// On a host without cuDNN, GPUs are refused to models with convolutions before any of them is used.
+/// Checks that models with convolutions are refused on hosts without cuDNN before any GPU is used.
 #[test]
 fn convolutions_without_cudnn_are_refused() {
     if device::cuda::has_convolutions() {
@@ -182,7 +182,7 @@ fn convolutions_without_cudnn_are_refused() {
     assert!(refused.contains("install cuDNN 9"), "{refused}");
 }
 
-/// The calls that a log has on Meta are those that a GPU gets: their number, order, families and kernels.
+/// Checks that the calls logged on Meta equal the calls on a GPU: their number, order, families and kernels.
 #[test]
 fn the_calls_of_a_step_are_those_of_its_log() {
     if !gpu() {
@@ -190,7 +190,7 @@ fn the_calls_of_a_step_are_those_of_its_log() {
     }
     let _alone = alone();
     for (text, sets) in CASES {
-        // Checkpoints and later steps are none of a step's calls.
+        // Checkpoints and later steps are not among a step's calls.
         let sets = sets.iter().copied().filter(|set| !set.starts_with("checkpoint"));
         let sets: Vec<_> = sets.chain(["parallel.data=1"]).collect();
         let setup = prepare(config(text, &sets), Placement::one_gpu(0).unwrap()).unwrap();
@@ -199,7 +199,7 @@ fn the_calls_of_a_step_are_those_of_its_log() {
         step_calls(&setup, 0).unwrap().for_each(|call| {
             let is_read = |kind: &CopyKind| matches!(kind, CopyKind::ToHost | CopyKind::ToHostLater);
             let name = match call {
-                // Of convolutions the profile is compared without kernels.
+                // Convolutions are compared without their kernels.
                 LoggedCall::Kernel(kernel) if kernel.function.family().name != "convolution" => {
                     kernel.function.symbol()
                 }

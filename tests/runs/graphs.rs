@@ -1,5 +1,5 @@
-//! Steps that are replayed as CUDA graphs have the losses and weights of steps whose calls are made one by
-//! one, and decode steps the tokens.
+//! Tests that steps replayed as CUDA graphs have the losses and weights of steps made call by call, and
+//! decode steps the same tokens.
 
 use collective::Communicator;
 use config::Graphs;
@@ -18,12 +18,12 @@ use crate::common::runs::{
 const BF16: &str = "precision.compute=bf16";
 const F16: &str = "precision.compute=f16";
 const FP8: &str = "precision.matmul=fp8";
-/// Both ways to run steps. Validations come between; a step that cannot be captured is an error.
+/// Both ways to run steps. Validations are in between; a step that cannot be captured is an error.
 const BOTH: &[&[&str]] = &[&["train.graphs=off"], &["train.graphs=on"]];
-/// Nine steps with a learning rate of their own each, six of which are replayed or captured again.
+/// Nine steps, each with a different learning rate, of which six are replayed or captured again.
 const STEPS: [&str; 3] = ["train.steps=9", "train.validate_every=4", "parallel.data=1"];
 
-/// Configurations that differ in what a step computes, and in what differs from step to step.
+/// Configurations that differ in what a step computes, and in what varies from step to step.
 const ROWS: &[(&str, &[&str])] = &[
     (GPT, &["model.dropout=0.2"]),
     (GPT, &["model.dropout=0.2", "model.width=128", BF16, BLOCK]),
@@ -54,7 +54,7 @@ fn replayed_steps_have_the_bits_of_steps_call_by_call() {
     }
 }
 
-/// Grids of ranks with a GPU each.
+/// Grids with one GPU per rank.
 const GRIDS: &[&[&str]] = &[
     &["parallel.data=2"],
     &["parallel.data=2", SHARDED],
@@ -66,13 +66,13 @@ const GRIDS: &[&[&str]] = &[
     &["parallel.data=4", SHARDED, PAIRS, "parallel.peer_access=off"],
     &["parallel.data=2", "parallel.pipeline=2", INTERLEAVED, SHARDED],
 ];
-/// Grids whose ranks also share layers.
+/// Grids that also have tensor parallelism.
 const DIVIDING: &[&[&str]] = &[
     &["parallel.tensor=2"],
     &["parallel.data=2", "parallel.tensor=2", ZERO_3],
     &["parallel.pipeline=2", "parallel.tensor=2"],
 ];
-/// Models, with whether ranks share their layers.
+/// Models, and whether they support tensor parallelism.
 const RANKS: &[(&str, &[&str], bool)] = &[
     (GPT, &["model.layers=4", "model.heads=4", "model.dropout=0.2", LANES], true),
     (GPT, &["model.layers=4", "model.width=128", BF16, "precision.gradients=bf16"], false),
@@ -106,7 +106,7 @@ fn replayed_steps_of_experts_and_latents_have_the_bits_of_steps_call_by_call() {
     }
 }
 
-/// Steps whose losses are divided by numbers that differ from step to step.
+/// Checks steps whose losses are divided by numbers that vary from step to step.
 #[test]
 fn replayed_steps_of_masked_targets_have_the_bits_of_steps_call_by_call() {
     if gpu() {
@@ -125,7 +125,7 @@ fn replayed_steps_of_packed_documents_have_the_bits_of_steps_call_by_call() {
     }
 }
 
-/// The first two steps make their calls, the third is captured, and all later ones are replayed.
+/// Checks that the first two steps make their calls, the third is captured, and all later ones are replayed.
 #[test]
 fn all_steps_after_the_third_are_replayed() {
     if !gpu() {
@@ -145,8 +145,8 @@ fn all_steps_after_the_third_are_replayed() {
     }
 }
 
-/// Validations between steps: of seven micro-batches, the first makes what others use again, and the third of
-/// the first validation is captured.
+/// Uses validations of seven micro-batches between steps: the first micro-batch makes arrays that others
+/// reuse, and the third of the first validation is captured.
 #[test]
 fn replayed_validations_have_the_losses_of_passes_call_by_call() {
     if !gpu() {
@@ -208,7 +208,7 @@ const DRAWN: Choice = Choice { temperature: 1.0, ..LIKELIEST };
 const LIMITED: Choice = Choice { top_k: 40, top_p: 0.9, ..DRAWN };
 const PENALISED: Choice = Choice { repetition_penalty: 1.3, ..LIMITED };
 
-/// Widths of heads that have kernels in bf16.
+/// Settings with head widths that have bf16 kernels.
 const GPT_IN_BF16: &[&str] = &[BF16, "model.width=128"];
 const LLAMA_IN_BF16: &[&str] = &[BF16, "model.width=256"];
 const QWEN: &[&str] = &["model.qkv_bias=true", "model.qk_norm=true", "model.tied=true"];
@@ -223,7 +223,7 @@ const DECODED: &[(&str, &[&[&str]], Choice)] = &[
     (LLAMA, &[LLAMA_IN_BF16, WINDOWS_AND_CAPS], PENALISED),
     (LLAMA, &[LLAMA_IN_BF16, &["lora.rank=2", "lora.targets=['all-linear']"]], DRAWN),
 ];
-/// Models whose decode steps are captured if the library lets f32 matmuls be captured, and otherwise make
+/// Models whose decode steps are captured if the library supports capturing f32 matmuls, and otherwise make
 /// their calls.
 const DECODED_IN_F32: &[(&str, &[&[&str]], Choice)] = &[
     (GPT, &[], PENALISED),
@@ -235,16 +235,16 @@ const DECODED_IN_F32: &[(&str, &[&[&str]], Choice)] = &[
     (LLAMA, &[LATENTS], LIMITED),
 ];
 
-/// Tokens of a slot at most.
+/// Maximum number of tokens in a slot.
 const CAPACITY: usize = 32;
-/// Decode steps of a test.
+/// Number of decode steps in a test.
 const DECODE_STEPS: usize = 40;
-/// The texts of three slots: slot, first and last step, tokens of the prompt. One joins beside another, one
-/// follows another in its slot, one after steps without any, and one becomes longer than the capacity.
+/// Texts in three slots: slot, first and last step, number of prompt tokens. One joins beside another, one
+/// follows in the same slot, one starts after steps without any text, and one exceeds the capacity.
 const TEXTS: [(usize, [usize; 2], usize); 5] =
     [(0, [0, 39], 6), (1, [5, 9], 17), (1, [10, 20], 3), (1, [30, 39], 1), (2, [12, 25], 20)];
 
-/// The decode steps of a model.
+/// Results of a model's decode steps.
 #[derive(Debug, PartialEq)]
 struct Decoded {
     /// Tokens of each text, with its prompt.
@@ -252,7 +252,7 @@ struct Decoded {
     bytes: GeneratorBytes,
 }
 
-/// Decodes [`TEXTS`] with random weights, and returns them and the number of replayed steps.
+/// Decodes [`TEXTS`] with random weights. Returns the results and the number of replayed steps.
 fn decoded(text: &str, sets: &[&[&str]], choice: Choice, graphs: Graphs) -> (Decoded, u64) {
     let graphs = format!("train.graphs={}", graphs.name());
     let sets = [&sets.concat()[..], &["parallel.data=1", &graphs]].concat();
@@ -262,7 +262,7 @@ fn decoded(text: &str, sets: &[&[&str]], choice: Choice, graphs: Graphs) -> (Dec
     let mut generator = Generator::new(&setup, Communicator::solo(), options, None).unwrap();
     let prompt = |length: usize| (0..length).map(|at| (length * 31 + at * 7) as u32 % 251).collect();
     let mut texts: Vec<Vec<u32>> = TEXTS.iter().map(|(_, _, length)| prompt(*length)).collect();
-    // The first token that each text's slot sees: a text that is too long is read again from a later one.
+    // First token that each text's slot sees; a text that is too long is read again from a later token.
     let mut starts = [0; TEXTS.len()];
     for step in 0..DECODE_STEPS {
         let mut lines = vec![None; options.slots];
@@ -290,7 +290,7 @@ fn decoded(text: &str, sets: &[&[&str]], choice: Choice, graphs: Graphs) -> (Dec
     (Decoded { texts, bytes: generator.bytes() }, generator.replayed_steps())
 }
 
-/// Returns whether a call may become a part of a graph: it is one of the compute stream's.
+/// Returns whether a call can be part of a graph, which requires the compute stream.
 fn is_capturable(call: &LoggedCall) -> bool {
     match call {
         LoggedCall::Kernel(kernel) => kernel.stream == StreamKind::Compute,
@@ -302,7 +302,7 @@ fn is_capturable(call: &LoggedCall) -> bool {
     }
 }
 
-/// The setup of a model on a device without memory that imitates a GPU.
+/// Returns the setup of a model on a Meta device that imitates a GPU.
 fn imitated(text: &str, sets: &[&str]) -> Setup {
     let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
     plan::prepare(config(text, sets), Placement::Meta(gpu)).unwrap()
@@ -330,7 +330,7 @@ fn decode_steps_that_are_never_captured_are_refused_where_graphs_are_demanded() 
     }
 }
 
-/// The calls that a GPU would receive, by those of a device without memory.
+/// Compares with the calls of a Meta device.
 #[test]
 fn decode_steps_only_make_calls_that_can_be_captured() {
     for (text, sets, choice) in DECODED.iter().chain(DECODED_IN_F32) {
@@ -350,8 +350,8 @@ fn decode_steps_only_make_calls_that_can_be_captured() {
     }
 }
 
-/// Asserts that decode steps with `graphs` give the texts and bytes of steps call by call. Returns how
-/// many were replayed.
+/// Asserts that decode steps with `graphs` give the texts and bytes of steps made call by call. Returns the
+/// numbers of replayed steps.
 fn assert_equal_texts(table: &[(&str, &[&[&str]], Choice)], graphs: Graphs) -> Vec<u64> {
     let _alone = alone(DeviceChoice::Cuda);
     let replays = table.iter().map(|(text, sets, choice)| {
@@ -368,7 +368,7 @@ fn assert_equal_texts(table: &[(&str, &[&[&str]], Choice)], graphs: Graphs) -> V
 fn replayed_decode_steps_have_the_texts_of_steps_call_by_call() {
     if gpu() {
         let replays = assert_equal_texts(DECODED, Graphs::On);
-        // A step is captured as soon as two in succession began with the same memory.
+        // A step is captured as soon as two consecutive ones began with the same memory.
         let expected = DECODE_STEPS as u64 - 3;
         assert!(replays.iter().all(|replays| *replays >= expected), "{replays:?} of {expected}");
     }

@@ -1,17 +1,17 @@
-//! Grids of ranks: data parallel, pipelines, recomputed activations.
+//! Tests of grids: data parallelism, pipelines, and recomputed activations.
 
 use super::{
     BLOCK, GPIPE, INTERLEAVED, LIBRARY, ONCE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check,
 };
 use crate::common::runs::{GPT, LLAMA, MLP};
 
-/// Data-parallel ranks: lanes, buckets, ZeRO stages 0 and 1, sums by the transport.
+/// Data parallelism: lanes, buckets, ZeRO stages 0 and 1, and sums by the transport.
 const GRIDS: &[Row] = &[
     (GPT, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
     (MLP, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
-    // Several micro-batches a lane.
+    // Several micro-batches per lane.
     (GPT, &["parallel.lanes=2"], &[&["parallel.data=1"], &["parallel.data=2"]]),
-    // Buckets of one gradient each, and one bucket for all.
+    // One bucket per gradient, and one bucket for all.
     (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
     // SGD on the transformer, without clipping.
     (GPT, &["optim.kind=sgd", "optim.clip_norm=0"], &[&["parallel.data=1"], &["parallel.data=4"]]),
@@ -25,7 +25,7 @@ const GRIDS: &[Row] = &[
             &["parallel.data=2", "parallel.pipeline=2"],
         ],
     ),
-    // Optimizer state whole and sharded; with clipping the norm affects every update.
+    // Optimizer state whole and sharded; with clipping, the norm affects every update.
     (
         GPT,
         &["optim.clip_norm=0.1", "model.width=64"],
@@ -44,7 +44,7 @@ const GRIDS: &[Row] = &[
         &["optim.kind=adamw", "parallel.lanes=8"],
         &[&["parallel.data=1"], &["parallel.data=8"], &["parallel.data=8", SHARDED]],
     ),
-    // Half precision, whose sums are in f32 or in the half type itself.
+    // Half precision, with sums in f32 or in the half-precision dtype.
     (
         GPT,
         &["precision.compute=bf16", "model.width=64"],
@@ -85,7 +85,7 @@ const GRIDS: &[Row] = &[
             &["parallel.data=3", ZERO_3],
         ],
     ),
-    // f32 weights, which operators cast to a half type.
+    // f32 weights, cast by operators to a half-precision dtype.
     (
         GPT,
         &["precision.compute=bf16", "precision.weights=f32", "model.width=64", "optim.clip_norm=0.1"],
@@ -108,7 +108,7 @@ const GRIDS: &[Row] = &[
             &["parallel.pipeline=2", GPIPE],
         ],
     ),
-    // Optimizer state in bf16, rounded at random.
+    // Optimizer state in bf16 with stochastic rounding.
     (
         GPT,
         &["optim.state=bf16"],
@@ -121,7 +121,7 @@ const GRIDS: &[Row] = &[
             &["parallel.pipeline=2"],
         ],
     ),
-    // Optimizer state in 8 bits, whose blocks shards do not cut.
+    // Optimizer state in 8 bits, whose blocks are not divided by shards.
     (
         GPT,
         &["optim.state=8bit", "model.width=64", "precision.compute=bf16"],
@@ -139,13 +139,13 @@ const GRIDS: &[Row] = &[
         &["optim.state=8bit", "precision.gradients=f32"],
         &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE]],
     ),
-    // Between threads the transport's own sum uses the same tree.
+    // Between threads, the transport's own sum uses the same tree.
     (
         GPT,
         &["parallel.data=4"],
         &[&["parallel.reduction=tree"], &[LIBRARY], &[LIBRARY, SHARDED], &[LIBRARY, "parallel.data=2"]],
     ),
-    // Roles that differ, shards of every size, and the transport's sums.
+    // Different roles, shards of every size, and the transport's sums.
     (MLP, &["parallel.data=1"], ONCE),
     (MLP, &["parallel.data=2"], ONCE),
     (MLP, &["parallel.data=4"], ONCE),
@@ -183,7 +183,7 @@ const COMPUTED_AGAIN: &[Row] = &[
             &["memory.recompute=auto"],
         ],
     ),
-    // Several micro-batches a lane.
+    // Several micro-batches per lane.
     (
         GPT,
         &["parallel.lanes=2", "train.global_batch_size=16", "train.steps=3"],

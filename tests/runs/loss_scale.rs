@@ -1,4 +1,4 @@
-//! The dynamic loss scale of f16: planted infinities, steps that are skipped, and their account.
+//! Tests of f16's dynamic loss scale: injected infinities, skipped steps, and their records.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::common::runs::{GPT, LLAMA, MLP, config, on_cpu};
 use crate::common::wrapped::with_prediction;
 
 const F16: [&str; 3] = ["precision.compute=f16", "model.width=64", "model.layers=4"];
-/// A micro-batch of the third step, of which there are 4 in each.
+/// Index of a micro-batch in the third step; each step has four.
 const PLANTED: u64 = 9;
 
-/// Returns a hook that plants `value` in the gradient of the last stage's output, in one micro-batch.
+/// Returns a hook that injects `value` into the gradient of the last stage's output, in one micro-batch.
 fn planting(value: f32) -> ModelHook {
     with_prediction(move |tape, prediction| {
         match tape.pass().micro_batch == PLANTED && tape.mode().is_training() {
@@ -27,7 +27,7 @@ fn planting(value: f32) -> ModelHook {
     })
 }
 
-/// `prediction`, in whose gradient `value` is planted.
+/// Returns `prediction`, with `value` injected into its gradient.
 pub(super) fn planted_gradient(tape: &Tape, prediction: Var, value: f32) -> Result<Var, NnError> {
     tape.begin("plant")?;
     let source = prediction.source();
@@ -59,7 +59,7 @@ impl Rule for Plant {
     }
 }
 
-/// Trains a model in which `value` is planted, for all steps or the first `steps`.
+/// Trains a model with an injected `value`, for all steps or the first `steps`.
 fn plant(directory: &Path, value: f32, sets: &[&str], steps: Option<u64>) -> TrainReport {
     let options = RunOptions {
         resume: true,
@@ -70,13 +70,13 @@ fn plant(directory: &Path, value: f32, sets: &[&str], steps: Option<u64>) -> Tra
     run::train(config(GPT, &[&F16[..], &["checkpoint.every=1000"], sets].concat()), options).unwrap()
 }
 
-/// The values of a key in the lines of `metrics.jsonl`.
+/// Returns the values of a key in the lines of `metrics.jsonl`.
 fn metrics(directory: &Path, key: &str) -> Vec<f64> {
     let text = std::fs::read_to_string(directory.join("metrics.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()[key].as_f64().unwrap()).collect()
 }
 
-/// The arrays of the newest checkpoint but the losses.
+/// Returns the arrays of the newest checkpoint except the losses.
 fn state(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let checkpoint = checkpoint::newest(directory).unwrap().unwrap();
     let array = |name: &str| (name.to_owned(), checkpoint.bytes(name).unwrap());
@@ -125,7 +125,7 @@ fn a_skipped_update_leaves_weights_and_state_and_resumes() {
     assert_eq!(f32::from_bits(scale_of("before").scale_bits), 65536.0);
     assert_eq!(f32::from_bits(scale_of("after").scale_bits), 32768.0);
     assert_eq!((scale_of("before").good_steps, scale_of("after").good_steps), (2, 0));
-    // Resumed after the skipped step, on another grid, it continues as if it had not been stopped.
+    // Resumed after the skipped step on another grid, it continues as if never stopped.
     let whole = plant(&path("whole"), f32::INFINITY, &[], None);
     let resumed = plant(&path("after"), f32::INFINITY, &["parallel.data=2"], None);
     assert_eq!(resumed.summary.losses, whole.summary.losses);
@@ -142,10 +142,10 @@ fn the_scale_adapts_until_gradients_fit_and_a_run_that_cannot_is_lost() {
     let report = plant(&path, 0.0, &[&large[..], &["precision.scaler.growth_interval=2"]].concat(), None);
     let scales = metrics(&path, "loss_scale");
     assert!(scales[0] == 3e9 && scales[1] < 3.1e7, "{scales:?}");
-    // Grown after two good steps.
+    // The scale grows after two good steps.
     assert!(scales.windows(2).any(|pair| pair[1] == 2.0 * pair[0]), "{scales:?}");
     assert!(report.summary.losses[5] < report.summary.losses[0]);
-    // A scale below 1 is no remedy.
+    // A scale below 1 does not help.
     let options =
         RunOptions { model_hook: Some(planting(f32::NAN)), ..on_cpu(&directory.path().join("lost")) };
     let sets = [&F16[..], &["precision.scaler.init_scale=0.5"]].concat();
@@ -153,7 +153,7 @@ fn the_scale_adapts_until_gradients_fit_and_a_run_that_cannot_is_lost() {
     assert!(error.to_string().contains("step 3"), "{error}");
 }
 
-/// f16 on grids of ranks, with steps that are skipped and a scale that grows.
+/// f16 on grids, with skipped steps and a growing scale.
 const GRIDS: &[Row] = &[
     (
         GPT,

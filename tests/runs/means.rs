@@ -1,5 +1,5 @@
-//! A step's loss and gradient, and a validation's loss, are means over targets: they do not depend on how the
-//! sequences are cut into micro-batches.
+//! Tests that a step's loss and gradient and a validation's loss are means over targets, independent of how
+//! sequences are divided into micro-batches.
 
 use serde_json::Value;
 use worker::DeviceChoice;
@@ -8,7 +8,7 @@ use super::alone;
 use crate::common::devices::gpu;
 use crate::common::runs::{CHAT, GPT, LLAMA, PACKED, PREFERENCE, config, train_in};
 
-/// A mixture of experts of which padding is no part of the loss of routers.
+/// Settings of a mixture of experts whose router losses exclude padding.
 const MIXTURE: [&str; 6] = [
     "model.kind=llama",
     "model.experts=4",
@@ -18,8 +18,8 @@ const MIXTURE: [&str; 6] = [
     "train.correction_rate=0.01",
 ];
 
-/// The loss and the gradient norm of the first step, and the loss of the validation after it, of 8 sequences
-/// or pairs in micro-batches of so many.
+/// Returns the loss and gradient norm of the first step, and the validation loss after it, for 8 sequences or
+/// pairs in micro-batches of `micro_batch`.
 fn means(device: DeviceChoice, text: &str, sets: &[&str], micro_batch: usize) -> [f64; 3] {
     let _alone = alone(device);
     let directory = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn a_mean_of_micro_batches_gives_targets_of_short_answers_more_weight() {
         let whole = means(sets, 8);
         let cut = means(sets, 1);
         assert!(!are_close(whole, cut, 1e-4), "{cut:?} and {whole:?}");
-        // One micro-batch has one mean.
+        // A single micro-batch has a single mean.
         assert!(are_close(whole, means(&sets[..sets.len() - 1], 8), 1e-6));
     }
 }

@@ -1,5 +1,5 @@
-//! One table of runs: equal losses and weights on every grid of ranks and with any number of threads, and on
-//! every rank exactly the planned bytes.
+//! Tables of runs: equal losses and weights on every grid and with any number of threads, and on every rank
+//! exactly the planned bytes.
 
 mod adapters;
 mod allocator;
@@ -38,7 +38,7 @@ use worker::DeviceChoice;
 const PAIR: &str = "parallel.data=2";
 const THREE: &str = "parallel.data=3";
 const PIPELINE: &str = "parallel.pipeline=2";
-/// Four parts of every sum over a divided dimension of a layer.
+/// Setting: sums over a divided dimension of a layer have four parts.
 const LANES: &str = "parallel.tensor_lanes=4";
 const SHARDED: &str = "parallel.zero_stage=1";
 const ZERO_2: &str = "parallel.zero_stage=2";
@@ -48,14 +48,14 @@ const GPIPE: &str = "parallel.schedule=gpipe";
 const INTERLEAVED: &str = "parallel.schedule=interleaved";
 const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
 const BLOCK: &str = "memory.recompute=block";
-/// The key of how many ranks share a GPU.
+/// Key of the number of ranks that share a GPU.
 const SHARE: &str = "parallel.ranks_per_device";
 const LIBRARY: &str = "parallel.reduction=nccl";
 
-/// Variants of a row with one run.
+/// Variants of a row with a single run.
 const ONCE: &[&[&str]] = &[&[]];
 
-/// [`devices::alone`], if a job is on GPUs.
+/// Locks the GPUs with [`devices::alone`] if the job uses them.
 fn alone(device: DeviceChoice) -> Option<MutexGuard<'static, ()>> {
     (device != DeviceChoice::Cpu).then(devices::alone)
 }
@@ -65,7 +65,7 @@ struct Outcome {
     losses: Vec<u32>,
     weights: String,
     validation: Option<u64>,
-    /// Of pairs of answers, a figure of the validation.
+    /// For preference pairs, a value of the validation.
     figure: Option<serde_json::Value>,
     ranks: Vec<RankStatistics>,
 }
@@ -76,12 +76,12 @@ impl Outcome {
     }
 }
 
-/// Runs a configuration on the CPU, once in this process however many rows have it.
+/// Runs a configuration on the CPU, once per process even if several rows have it.
 fn run(text: &str, overrides: &[&str]) -> Arc<Outcome> {
     run_on(DeviceChoice::Cpu, text, overrides)
 }
 
-/// [`run`] on a device; those on GPUs run again for every call.
+/// Like [`run`], on a device; on a GPU, every call runs again.
 fn run_on(device: DeviceChoice, text: &str, overrides: &[&str]) -> Arc<Outcome> {
     static OUTCOMES: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Outcome>>>>> = Mutex::new(BTreeMap::new());
     if device != DeviceChoice::Cpu {
@@ -92,8 +92,8 @@ fn run_on(device: DeviceChoice, text: &str, overrides: &[&str]) -> Arc<Outcome> 
     outcome.get_or_init(|| Arc::new(run_anew(device, text, overrides))).clone()
 }
 
-/// Runs a configuration. Every rank uses exactly the planned bytes of its device and its host, and the host
-/// holds something where the configuration offloads.
+/// Runs a configuration. Asserts that every rank uses exactly the planned bytes on its device and host, and
+/// that offloading stores something on the host.
 fn run_anew(device: DeviceChoice, text: &str, overrides: &[&str]) -> Outcome {
     let _alone = alone(device);
     let directory = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ fn run_anew(device: DeviceChoice, text: &str, overrides: &[&str]) -> Outcome {
     }
 }
 
-/// Bytes of a rank: allocated and reserved, at the end and at their peaks.
+/// Returns a rank's bytes: allocated and reserved at the end, and their peaks.
 fn figures(ran: &RankStatistics) -> [u64; 4] {
     [
         ran.get(Statistic::AllocatedBytes),
@@ -131,15 +131,15 @@ fn figures(ran: &RankStatistics) -> [u64; 4] {
     ]
 }
 
-/// [`figures`] of a plan.
+/// Like [`figures`], from a plan.
 fn planned(plan: &Statistics) -> [u64; 4] {
     [plan.allocated(), plan.reserved(), plan.peak_allocated(), plan.peak_reserved()]
 }
 
-/// More variants than a row has that is not about the grids themselves.
+/// Rows with more variants than this are about grids.
 const MANY: usize = 12;
 
-/// One row: a configuration, overrides of all its runs, and variants that must not change a bit.
+/// A row: a configuration, overrides of all its runs, and variants that must not change a bit.
 type Row<'a> = (&'a str, &'a [&'a str], &'a [&'a [&'a str]]);
 
 /// Asserts on the CPU that all variants of a row have the losses, weights and validation loss of its first,
@@ -148,7 +148,7 @@ fn check(table: &[Row<'_>]) {
     check_on(DeviceChoice::Cpu, table, false);
 }
 
-/// [`check`], and where there is a GPU also on that one, which all ranks share.
+/// Like [`check`], and also on a GPU if there is one, which all ranks share.
 fn check_on_devices(table: &[Row<'_>]) {
     check(table);
     if gpu() {
@@ -156,8 +156,9 @@ fn check_on_devices(table: &[Row<'_>]) {
     }
 }
 
-/// Returns the variants that run: all with `PLIMSOLL_LONG_TESTS`, and otherwise the first and so many others
-/// that each setting is in one that runs, and in a table of many grids any two settings that meet in one.
+/// Returns the variants to run: with `PLIMSOLL_LONG_TESTS` all; otherwise the first, and as many others as
+/// needed to run each setting. In a row with many variants, each pair of settings that occurs together must
+/// run too.
 fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
     let meet = variants.len() > MANY;
     let pairs = |variant: &[&'v str]| -> BTreeSet<[&'v str; 2]> {
@@ -168,7 +169,7 @@ fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
     let mut chosen = BTreeSet::from([0]);
     while !sizes::are_wanted() && !missing.is_empty() {
         let met = |number: &usize| pairs(variants[*number]).intersection(&missing).count();
-        // Of equals the first.
+        // Among equals, the first.
         let Some(best) = (0..variants.len()).rev().max_by_key(met) else { break };
         missing = missing.difference(&pairs(variants[best])).copied().collect();
         chosen.insert(best);
@@ -177,7 +178,7 @@ fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
     (0..variants.len()).filter(runs).map(|number| variants[number]).collect()
 }
 
-/// [`check`] on a device, of which all ranks share one if `shared`.
+/// Like [`check`], on a device; if `shared`, all ranks share one.
 fn check_on(device: DeviceChoice, table: &[Row<'_>], shared: bool) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
         let variants = enough_of(variants);
@@ -238,7 +239,8 @@ fn memory_after_each_step_is_constant() {
     let lines: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 30);
-    let of = |line: &serde_json::Value| (line["allocated_bytes"].as_u64(), line["reserved_bytes"].as_u64());
-    assert!(of(&lines[1]).0.is_some());
-    assert!(lines[1..].iter().all(|line| of(line) == of(&lines[1])));
+    let line_bytes =
+        |line: &serde_json::Value| (line["allocated_bytes"].as_u64(), line["reserved_bytes"].as_u64());
+    assert!(line_bytes(&lines[1]).0.is_some());
+    assert!(lines[1..].iter().all(|line| line_bytes(line) == line_bytes(&lines[1])));
 }

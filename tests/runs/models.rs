@@ -1,4 +1,4 @@
-//! Families of models with their options.
+//! Tests of model families with their options.
 
 use worker::DeviceChoice;
 
@@ -8,7 +8,7 @@ use super::{
 use crate::common::devices::gpu;
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET};
 
-/// Llama on every kind of grid, tied or not, recomputed or not.
+/// Llama on all kinds of grids, with and without tied embeddings and recomputation.
 const LLAMAS: &[Row] = &[
     (
         LLAMA,
@@ -42,7 +42,7 @@ const LLAMAS: &[Row] = &[
     (LLAMA, &["model.qkv_bias=true", "parallel.pipeline=4", "parallel.schedule=zero-bubble"], ONCE),
 ];
 
-/// Residual networks, whose running statistics decide the loss of a validation, cut between blocks of
+/// Residual networks, whose running statistics affect the validation loss, divided between blocks of
 /// different shapes.
 const RESNETS: &[Row] = &[
     (
@@ -83,7 +83,7 @@ const RESNETS: &[Row] = &[
             &["parallel.pipeline=2", BLOCK],
         ],
     ),
-    // Evaluation folds norms into convolutions, so that its values cross the cuts in another type.
+    // Evaluation folds norms into convolutions, so activations between stages have another dtype.
     (
         RESNET,
         &["model.stem=small", "model.image_size=16", "precision.compute=bf16", "precision.weights=f32"],
@@ -94,7 +94,7 @@ const RESNETS: &[Row] = &[
         &["train.freeze=['conv1.*', 'bn1.*', 'layer1.*', '*.bn2.bias']"],
         &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", BLOCK]],
     ),
-    // Workspaces, odd numbers of bytes, cuts between shapes.
+    // Workspaces, odd numbers of bytes, and stages between different shapes.
     (RESNET, &[], ONCE),
     (RESNET, &["parallel.data=2", SHARDED], ONCE),
     (RESNET, &["memory.recompute=block", "parallel.data=4"], ONCE),
@@ -117,7 +117,7 @@ const RESNETS: &[Row] = &[
 const FP8: &str = "precision.matmul=fp8";
 const ROWWISE: &str = "precision.fp8_recipe=rowwise";
 
-/// FP8 matmuls: factors are of a micro-batch, so they do not depend on the grid.
+/// FP8 matmuls; scales are computed per micro-batch, so they do not depend on the grid.
 const FP8_MATMULS: &[Row] = &[
     (
         GPT,
@@ -194,7 +194,7 @@ const OPTIONS: &[Row] = &[
             &["parallel.pipeline=2", "parallel.data=2", GPIPE, BLOCK],
         ],
     ),
-    // In zero-bubble schedules each half of backward computes the scores once.
+    // In zero-bubble schedules, each half of backward computes the scores once.
     (
         LLAMA,
         &["model.loss_pieces=3", "model.logit_soft_cap=4.0", "train.validation_micro_batches=2"],
@@ -257,7 +257,7 @@ fn options_of_families_have_equal_bits() {
     check(OPTIONS);
 }
 
-/// On a GPU, twice alike and recomputed, in both types.
+/// Runs on a GPU: repeated, and recomputed, in both half-precision dtypes.
 #[test]
 fn options_of_families_have_equal_bits_on_a_gpu() {
     if !gpu() {

@@ -1,5 +1,5 @@
-//! State, weights and activations in host memory: the pieces in which an update brings state to the device,
-//! and the copies of blocks of weights and of inputs of segments ahead of their use, change no bit.
+//! Tests of offloading state, weights and activations to host memory: updating state in pieces, and copying
+//! weights and segment inputs ahead of their use, change no bit.
 
 use super::{
     BLOCK, INTERLEAVED, ONCE, PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check,
@@ -19,8 +19,8 @@ const WEIGHTS: &str = "memory.offload_weights=true";
 const BF16: &str = "precision.compute=bf16";
 const FP8: &str = "precision.matmul=fp8";
 
-/// Optimizers, types of states, precisions, clipping and grids; weights with masters and without, frozen and
-/// tied ones, shards and stages.
+/// Optimizers, state dtypes, precisions, clipping and grids; weights with and without masters, frozen and
+/// tied weights, shards and stages.
 const TABLE: &[Row] = &[
     (
         GPT,
@@ -107,9 +107,10 @@ fn what_is_offloaded_has_equal_bits() {
     }
 }
 
-/// A scale at which the first gradients in f16 overflow.
+/// Settings with a loss scale at which the first f16 gradients overflow.
 const OVERFLOWS: &[&str] = &["precision.compute=f16", "precision.scaler.init_scale=3e7", "model.width=64"];
-/// A threshold that about half of the norms exceed, with ten that can, so that one does whatever the text is.
+/// Settings with a spike threshold that about half of the norms exceed; ten norms can, so at least one does,
+/// whatever the text.
 const SPIKES: &[&str] = &[
     "precision.compute=bf16",
     "train.on_spike=skip",
@@ -119,10 +120,10 @@ const SPIKES: &[&str] = &[
     "model.width=64",
 ];
 
-/// Every kind of offloading, of state and weights in each type, where updates are skipped.
+/// Checks every kind of offloading, of state and weights in each dtype, with skipped updates.
 #[test]
 fn skipped_updates_leave_what_is_offloaded() {
-    // Types of state and weights need one grid alone, and grids one type.
+    // State and weight dtypes need only one grid, and grids only one dtype.
     const OF_TYPES: &[&[&str]] = &[&[], &[WEIGHTS, STATE]];
     const OF_GRIDS: &[&[&str]] = &[
         &[],
@@ -187,7 +188,7 @@ fn what_is_offloaded_keeps_its_plans() {
     }
 }
 
-/// The host holds the state that the device no longer has, and the device the buffers.
+/// Checks that the host holds the state that the device no longer has, and the device holds the buffers.
 #[test]
 fn state_moves_to_the_host() {
     let planned = |more: &[&str]| {
@@ -214,18 +215,18 @@ fn state_moves_to_the_host() {
     };
     let [kept, offloaded] = [peak(&[]), peak(&[ACTIVATIONS])];
     assert!(offloaded < kept, "{offloaded} {kept}");
-    // Activations are back on the device when a step has ended, and state never left it.
+    // Activations are back on the device at the end of a step; state never left it.
     let (_, on_device_still, none) = planned(&[ACTIVATIONS, "memory.recompute=block"]);
     assert_eq!((on_device_still, none), (on_device, 0));
     let [here, away] = [device(&[]), device(&[WEIGHTS])];
     let weights = here.get(Statistic::LiveBytes(device::Category::Parameter));
     let moved = away.get(Statistic::HostAllocatedBytes) - here.get(Statistic::HostAllocatedBytes);
     assert!(moved >= weights, "{moved} {weights}");
-    // Two units of eight, one of which is used while the other is copied.
+    // Two units of eight: one in use while the other is copied.
     assert!(away.get(Statistic::AllocatedBytes) < here.get(Statistic::AllocatedBytes) - weights / 4);
 }
 
-/// Settings that offload from a little to everything, with weights in each type.
+/// Settings that offload from a little to everything, with weights in each dtype.
 const KINDS: &[(&str, &[&str])] = &[
     (GPT, &[STATE]),
     (GPT, &[WEIGHTS]),
@@ -237,8 +238,8 @@ const KINDS: &[(&str, &[&str])] = &[
     (LLAMA, &["lora.rank=4", "lora.base=nf4", WEIGHTS]),
 ];
 
-/// On every device, the largest micro-batch that a plan fits within a limit trains in the planned bytes, and
-/// one more sequence does not fit.
+/// Checks on every device that the largest micro-batch that fits a limit trains in the planned bytes, and one
+/// more sequence does not fit.
 #[test]
 fn the_largest_micro_batch_with_each_kind_of_offload_runs_and_the_next_does_not() {
     let sizes = [BF16, "model.width=128", "model.context=256", "train.steps=2", "parallel.lanes=1"];

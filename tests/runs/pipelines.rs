@@ -1,4 +1,4 @@
-//! Pipelines: every schedule on several grids.
+//! Tests of pipelines with every schedule on several grids.
 
 use super::{BLOCK, GPIPE, INTERLEAVED, ONCE, Row, SHARDED, ZERO_BUBBLE, check};
 use crate::common::runs::{GPT, MLP};
@@ -49,7 +49,7 @@ const STAGES: &[Row] = &[
             &["parallel.pipeline=2", INTERLEAVED, BLOCK],
         ],
     ),
-    // Several micro-batches a lane and in flight.
+    // Several micro-batches per lane and in flight.
     (
         GPT,
         &["parallel.lanes=2", "train.global_batch_size=16"],
@@ -67,7 +67,7 @@ fn pipelines_have_equal_bits() {
     check(STAGES);
 }
 
-/// Every schedule with and without sharding, with one and several micro-batches a lane.
+/// Every schedule with and without sharding, with one and several micro-batches per lane.
 #[test]
 fn schedules_have_equal_bits() {
     let common = ["model.layers=8", "train.global_batch_size=16", "train.steps=2"];

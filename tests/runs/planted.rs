@@ -1,5 +1,5 @@
-//! Values that are not finite, planted in a model whose layers multiply in FP8: they reach loss, gradient
-//! norm and the end of the run as in bf16.
+//! Tests of non-finite values injected into a model with FP8 matmuls: they reach loss, gradient norm and the
+//! end of the run as in bf16.
 
 use autograd::Tape;
 use run::RunOptions;
@@ -12,19 +12,19 @@ use crate::common::devices::gpu;
 use crate::common::runs::{GPT, config};
 use crate::common::wrapped::{with_forward, with_prediction};
 
-/// The first micro-batch of the third step, of which there are 4 in each.
+/// Index of the first micro-batch of the third step; each step has four.
 const PLANTED: u64 = 8;
 
-/// The tensor of a planted value.
+/// Where a value is injected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum PlantedAt {
     /// A weight of the second block.
     Weight,
-    /// The gradient of the model's result.
+    /// The gradient of the model's output.
     Gradient,
 }
 
-/// Returns a hook that plants `value` in one micro-batch.
+/// Returns a hook that injects `value` in one micro-batch.
 fn planting(at: PlantedAt, value: f32) -> ModelHook {
     let is_due = |tape: &Tape| tape.mode().is_training() && tape.pass().micro_batch == PLANTED;
     match at {
@@ -43,7 +43,7 @@ fn planting(at: PlantedAt, value: f32) -> ModelHook {
     }
 }
 
-/// Trains with a planted value, and returns the reason for which the run ended.
+/// Trains with an injected value. Returns the reason why the run ended.
 fn reason(device: DeviceChoice, sets: &[&str], at: PlantedAt, value: f32) -> String {
     let _alone = alone(device);
     let directory = tempfile::tempdir().unwrap();

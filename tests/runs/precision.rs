@@ -1,5 +1,5 @@
-//! Losses of low precisions stay near those of f32, and their bits are equal on every grid of GPUs, or of
-//! ranks that share one.
+//! Tests that losses of low precisions stay near those of f32, and that their bits are equal on every grid of
+//! GPUs or of ranks that share one.
 
 use run::RunOptions;
 use worker::DeviceChoice;
@@ -13,12 +13,12 @@ const F16: &str = "precision.compute=f16";
 const FP8: &str = "precision.matmul=fp8";
 const ROWWISE: &str = "precision.fp8_recipe=rowwise";
 
-/// Returns the settings with which two ranks have a GPU each, or share the only one.
+/// Returns the settings with which two ranks each have a GPU, or share the only one.
 fn sharing() -> &'static [&'static str] {
     if own_gpus() >= 2 { &[] } else { &["parallel.ranks_per_device=2"] }
 }
 
-/// Grids of two ranks after one of one.
+/// Grids of two ranks, preceded by a single rank.
 const TWO_RANKS: &[&[&str]] = &[
     &["parallel.data=1"],
     &["parallel.data=2"],
@@ -98,7 +98,7 @@ fn low_precisions_learn_as_f32_does() {
     }
 }
 
-/// Half precision: copies of the weights, gradients in both types, pipelines, recomputation.
+/// Covers half precision: copies of weights, gradients in both dtypes, pipelines, and recomputation.
 #[test]
 fn half_precisions_keep_their_plans() {
     for compute in ["bf16", "f16"] {
@@ -120,7 +120,7 @@ fn half_precisions_keep_their_plans() {
     }
 }
 
-/// f32 weights beside half-precision operators: casts of weights and activations.
+/// Covers f32 weights with half-precision operators, which cast weights and activations.
 #[test]
 fn autocast_keeps_its_plans() {
     let table: [(&str, &[&str]); 5] = [
@@ -136,7 +136,7 @@ fn autocast_keeps_its_plans() {
     }
 }
 
-/// Optimizer state in bf16 and in 8 bits.
+/// Covers optimizer state in bf16 and in 8 bits.
 #[test]
 fn narrow_state_keeps_its_plans() {
     for state in ["optim.state=bf16", "optim.state=8bit"] {

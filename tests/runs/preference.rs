@@ -1,4 +1,4 @@
-//! Pairs of answers, whose reference scores all grids compute to the bit.
+//! Tests of preference pairs, whose reference scores are bit-identical on all grids.
 
 use super::{
     BLOCK, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
@@ -37,8 +37,8 @@ const PREFERENCES: &[Row] = &[
         &["data.group_by_length=true", "train.steps=6", LANES],
         &[&["parallel.data=1"], &[PAIR, SHARDED], &[TWO, PAIR], &["parallel.data=4", ZERO_3, PAIRS, BLOCK]],
     ),
-    // Reference scores are computed before the first step, by some ranks for more micro-batches than by
-    // others.
+    // Reference scores are computed before the first step; ranks may score different numbers of
+    // micro-batches.
     (PREFERENCE, &["parallel.data=2", "parallel.zero_stage=3", "model.loss_pieces=3"], ONCE),
     (PREFERENCE, &["parallel.pipeline=2", "memory.recompute=block", "lora.rank=2"], ONCE),
     (PREFERENCE, &["preference.loss=orpo", "parallel.data=2", SHARDED, "memory.empty_cache_every=2"], ONCE),
@@ -46,7 +46,7 @@ const PREFERENCES: &[Row] = &[
     (PREFERENCE, &["parallel.tensor=2", "parallel.tensor_lanes=2", "memory.preallocate=true"], ONCE),
     (PREFERENCE, &["data.validation_paths=[]", "data.validation_fraction=0", "parallel.data=2"], ONCE),
     (PREFERENCE, &["data.validation_paths=[]", "data.validation_split=shuffled", "parallel.data=2"], ONCE),
-    // Ranks that score unequal numbers of micro-batches, and some that score none.
+    // Ranks that score unequal numbers of micro-batches, or none.
     (PREFERENCE, &["parallel.data=5", "train.global_batch_size=5", "parallel.lanes=5"], ONCE),
     (PREFERENCE, &["parallel.data=4", "train.micro_batch_size=5", "train.global_batch_size=20"], ONCE),
     (

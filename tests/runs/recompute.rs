@@ -1,4 +1,4 @@
-//! Limits of memory that refuse a run or choose what is recomputed.
+//! Tests of memory limits that refuse a run or determine what is recomputed.
 
 use plan::{plan, prepare};
 use telemetry::Statistic;
@@ -26,7 +26,7 @@ fn a_limit_too_small_is_refused_with_one_that_suffices() {
     train_in(&run_dir, limited(needs), DeviceChoice::Cpu).unwrap();
 }
 
-/// A configuration whose activations are far larger than its parameters.
+/// Settings with activations far larger than the parameters.
 const DEEP: [&str; 8] = [
     "model.layers=6",
     "model.width=64",
@@ -38,7 +38,7 @@ const DEEP: [&str; 8] = [
     "train.validation_micro_batches=1",
 ];
 
-/// Returns the peak of reserved bytes of a configuration; `None` if it does not fit.
+/// Returns the peak of a configuration's reserved bytes; `None` if it does not fit.
 fn reserved(overrides: &[&str]) -> Option<u64> {
     let setup = prepare(config(GPT, &[&DEEP, overrides].concat()), Placement::Cpu).unwrap();
     plan(&setup, 0).ok().map(|plan| plan.statistics.peak_reserved())

@@ -1,4 +1,4 @@
-//! Relatives of Llama: windows, caps, factors, latents.
+//! Tests of models related to Llama: windows, soft caps, multipliers, and latents.
 
 use super::{
     BLOCK, GPIPE, INTERLEAVED, ONCE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check,
@@ -94,7 +94,7 @@ const FP8: &[&str] = &[
 ];
 const IN_BF16: &[&str] = &["parallel.data=2", SHARDED, "precision.compute=bf16", "model.head_width=32"];
 
-/// Windows and latents in further types, lanes, pieces and pipelines.
+/// Windows and latents in further dtypes, lanes, pieces and pipelines.
 #[test]
 fn options_of_relatives_have_equal_bits() {
     for options in [WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS] {
@@ -103,7 +103,7 @@ fn options_of_relatives_have_equal_bits() {
         check(&[(LLAMA, options, grids), (LLAMA, &[options, IN_BF16].concat(), ONCE)]);
     }
     let lanes = ["parallel.tensor_lanes=4", "parallel.tensor=2"];
-    // Norms of heads of which a part rotates, or none.
+    // Norms of heads that rotate partially or not at all.
     let part = ["model.qk_norm=true", "model.rope_width=4", "model.rope_layers=[1, 0]"];
     check(&[
         (LLAMA, LATENTS, &[&[], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]]),

@@ -1,4 +1,4 @@
-//! Bytes that ranks share, and models that one rank cannot hold.
+//! Tests of the bytes that ranks share, and of models that one rank cannot hold.
 
 use device::Category;
 use plan::{DeviceRanks, PlanDevice, plan, prepare};
@@ -15,12 +15,12 @@ fn zero_stage_1_divides_only_the_moments() {
     // Every parameter has a multiple of 128 elements, so no tensor is rounded up.
     const MODEL: [&str; 4] =
         ["model.width=128", "model.context=64", "train.steps=1", "parallel.bucket_bytes=1000000"];
-    let of = |data: &str, more: &[&str]| run(GPT, &[&MODEL[..], &[data], more].concat());
+    let run_with = |data: &str, more: &[&str]| run(GPT, &[&MODEL[..], &[data], more].concat());
     let live = |ran: &RankStatistics, category| ran.get(Statistic::LiveBytes(category));
     for ranks in [2, 4] {
         let data = format!("parallel.data={ranks}");
-        let whole = of(&data, &[]);
-        let divided = of(&data, &[SHARDED]);
+        let whole = run_with(&data, &[]);
+        let divided = run_with(&data, &[SHARDED]);
         let whole = &whole.ranks;
         let divided = &divided.ranks;
         let elements = live(&whole[0], Category::Parameter) / 4;
@@ -43,7 +43,7 @@ fn zero_stage_1_divides_only_the_moments() {
     }
 }
 
-/// The plan is for a GPU that need not be present.
+/// Plans for a GPU that need not be present.
 #[test]
 fn bf16_gradients_halve_only_their_own_bytes() {
     const RANKS: u64 = 2;
@@ -51,7 +51,7 @@ fn bf16_gradients_halve_only_their_own_bytes() {
     const LOSS: u64 = 4 * 128 * RANKS;
     // The largest gradient: 256 tokens, or a hidden layer of 4 · 32.
     const LARGEST: u64 = 256 * 32;
-    let of = |gradients: &str, more: &[&str]| {
+    let plan_with = |gradients: &str, more: &[&str]| {
         let gradients = format!("precision.gradients={gradients}");
         let sets =
             ["model.heads=1", "precision.compute=bf16", "parallel.data=2", "parallel.bucket_bytes=512"];
@@ -64,8 +64,8 @@ fn bf16_gradients_halve_only_their_own_bytes() {
         plan(&setup, 0).unwrap().counters
     };
     for (more, scratch) in [(&[][..], LARGEST), (&[SHARDED], LARGEST), (&["parallel.reduction=nccl"], 0)] {
-        let single = of("f32", more);
-        let half = of("bf16", more);
+        let single = plan_with("f32", more);
+        let half = plan_with("bf16", more);
         for category in Category::ALL {
             let [single, half] =
                 [&single, &half].map(|counters| counters.get(Statistic::LiveBytes(category)));
@@ -78,7 +78,7 @@ fn bf16_gradients_halve_only_their_own_bytes() {
     }
 }
 
-/// Each stage divides what it names by the ranks that share it.
+/// Checks that each ZeRO stage divides its kinds of state by the ranks that share them.
 #[test]
 fn each_stage_divides_more_of_the_state() {
     const MODEL: [&str; 4] =
@@ -88,25 +88,26 @@ fn each_stage_divides_more_of_the_state() {
     let stages = ["0", "1", "2", "3"].map(|stage| on(&[&format!("parallel.zero_stage={stage}")]));
     let pairs = on(&[ZERO_3, PAIRS]);
     for rank in 0..4 {
-        let of = |category| stages.each_ref().map(|report| live(&report.ranks[rank], category));
+        let bytes_by_stage = |category| stages.each_ref().map(|report| live(&report.ranks[rank], category));
         let is_quarter = |part: u64, whole: u64| part.abs_diff(whole / 4) < whole / 16;
-        let [whole, of_1, of_2, of_3] = of(Category::OptimizerState);
+        let [whole, of_1, of_2, of_3] = bytes_by_stage(Category::OptimizerState);
         assert!([of_1, of_2, of_3].iter().all(|part| is_quarter(*part, whole)), "state: {of_1} of {whole}");
-        // Besides shards, buffers of two buckets, which at stage 3 are units of weights.
-        let [whole, of_1, of_2, of_3] = of(Category::Gradient);
+        // Besides shards, buffers of two buckets; at stage 3 buckets are units of weights.
+        let [whole, of_1, of_2, of_3] = bytes_by_stage(Category::Gradient);
         assert!(of_1 == whole && 2 * of_2 < whole && 3 * of_3 < 2 * whole, "{of_2} {of_3} of {whole}");
-        let [whole, of_1, of_2, of_3] = of(Category::Parameter);
+        let [whole, of_1, of_2, of_3] = bytes_by_stage(Category::Parameter);
         assert!(of_1 == whole && of_2 == whole && is_quarter(of_3, whole), "weights: {of_3} of {whole}");
-        // Half of it in groups of two ranks.
+        // In groups of two ranks, half of it.
         for category in [Category::Parameter, Category::OptimizerState] {
-            let whole = of(category)[0];
+            let whole = bytes_by_stage(category)[0];
             let half = live(&pairs.ranks[rank], category);
             assert!(half.abs_diff(whole / 2) < whole / 8, "{category:?}: {half} of {whole}");
         }
     }
 }
 
-/// A rank has its part of the weights, of their gradients and state, and of the rows between layers.
+/// Checks that a tensor-parallel rank has its part of the weights, of their gradients and state, and of the
+/// activations between layers.
 #[test]
 fn ranks_that_share_layers_share_their_memory() {
     const MODEL: [&str; 6] = [
@@ -121,12 +122,12 @@ fn ranks_that_share_layers_share_their_memory() {
     let alone = on(&[]);
     let shared = on(&["parallel.tensor=4"]);
     for rank in &shared.ranks {
-        let of = |category| {
+        let bytes_by_rank = |category| {
             let live = |rank: &telemetry::RankStatistics| rank.get(Statistic::LiveBytes(category));
             (live(rank), live(&alone.ranks[0]))
         };
         for category in [Category::Parameter, Category::OptimizerState] {
-            let (part, whole) = of(category);
+            let (part, whole) = bytes_by_rank(category);
             assert!(part.abs_diff(whole / 4) < whole / 16, "{category:?}: {part} of {whole}");
         }
         let peak = |rank: &telemetry::RankStatistics| rank.get(Statistic::PeakAllocatedBytes);
@@ -134,7 +135,7 @@ fn ranks_that_share_layers_share_their_memory() {
     }
 }
 
-/// From ZeRO stage 1 on, ranks that share sequences share state as data-parallel ranks do.
+/// Checks that, from ZeRO stage 1 on, context-parallel ranks share state like data-parallel ranks.
 #[test]
 fn ranks_that_share_sequences_share_their_state() {
     let on = |more: &[&str]| {
@@ -189,7 +190,7 @@ fn ranks_that_share_weights_train_a_model_that_one_rank_cannot_hold() {
     assert_eq!(shared.summary.losses, alone.summary.losses);
 }
 
-/// Four ranks train a model that one does not hold within their limit.
+/// Checks that four ranks train a model that one rank cannot hold within their limit.
 #[test]
 fn ranks_that_share_layers_hold_what_one_cannot() {
     const MODEL: [&str; 4] = ["model.width=256", "model.heads=4", "model.layers=4", "train.steps=1"];
@@ -209,7 +210,7 @@ fn strs(settings: &[String]) -> Vec<&str> {
     settings.iter().map(String::as_str).collect()
 }
 
-/// Four ranks train on a context that one does not hold within their limit.
+/// Checks that four ranks train on a context that one rank cannot hold within their limit.
 #[test]
 fn ranks_that_share_sequences_hold_a_context_that_one_cannot() {
     const MODEL: [&str; 10] = [
@@ -242,11 +243,11 @@ fn ranks_that_share_sequences_hold_a_context_that_one_cannot() {
     assert!(plan(&setup, 0).is_err());
 }
 
-/// On a GPU, planned on Meta: both copies of a weight take a byte an element each and share a factor, and the
-/// activations that backward keeps shrink.
+/// Plans for a GPU on Meta: both FP8 copies of a weight take one byte per element and share a scale, and the
+/// activations kept for backward shrink.
 #[test]
 fn fp8_copies_and_activations_are_planned_to_the_byte() {
-    let of = |matmul: &str| {
+    let plan_with = |matmul: &str| {
         let matmul = format!("precision.matmul={matmul}");
         let batch = ["train.micro_batch_size=8", "parallel.lanes=1"];
         let sets = [&["model.width=128", "precision.compute=bf16", &matmul][..], &batch].concat();
@@ -254,16 +255,16 @@ fn fp8_copies_and_activations_are_planned_to_the_byte() {
         let setup = prepare(config(GPT, &sets), Placement::Meta(description)).unwrap();
         plan(&setup, 0).unwrap().counters
     };
-    let compute = of("compute");
-    let fp8 = of("fp8");
-    let of = |counters: &RankStatistics, category| counters.get(Statistic::LiveBytes(category));
-    // Two blocks of 12 matrices of width², less the first layer's three.
+    let compute = plan_with("compute");
+    let fp8 = plan_with("fp8");
+    let live_bytes = |counters: &RankStatistics, category| counters.get(Statistic::LiveBytes(category));
+    // Two blocks of 12 matrices of width², minus the first layer's three.
     let elements = (2 * 12 - 3) * 128 * 128;
     let layers = 2 * 4 - 1;
     let copies = 2 * elements + 512 * layers;
-    assert_eq!(of(&fp8, Category::Parameter), of(&compute, Category::Parameter) + copies);
+    assert_eq!(live_bytes(&fp8, Category::Parameter), live_bytes(&compute, Category::Parameter) + copies);
     let peak = |counters: &RankStatistics| counters.get(Statistic::PeakBytes(Category::Activation));
-    // Each layer but the first keeps its input, 8 · 32 rows of it, in one byte an element instead of two.
+    // Each layer but the first keeps its input, 8 · 32 rows, in one byte per element instead of two.
     let inputs = 2 * (128 + 128 + 128 + 4 * 128) - 128;
     assert!(peak(&fp8) + 8 * 32 * inputs <= peak(&compute), "{} of {}", peak(&fp8), peak(&compute));
 }

@@ -1,4 +1,4 @@
-//! Tensor parallelism: ranks that share layers, and the lanes of sums over a divided dimension.
+//! Tests of tensor parallelism: ranks that share layers, and the lanes of sums over a divided dimension.
 
 use super::{
     BLOCK, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
@@ -10,8 +10,8 @@ use crate::common::runs::{ADAPTED_LATENTS, GPT, LATENTS, LLAMA};
 const TWO: &str = "parallel.tensor=2";
 const FOUR: &str = "parallel.tensor=4";
 
-/// Grids of ranks for each family: tensor-parallel ranks, data-parallel ranks at all ZeRO stages, pipelines
-/// and recomputation.
+/// Grids for each family: tensor parallelism, data parallelism with all ZeRO stages, pipelines and
+/// recomputation.
 const GRIDS: &[&[&str]] = &[
     &[],
     &[TWO],
@@ -68,7 +68,8 @@ fn every_grid_with_four_lanes_has_one_hash() {
     check_on_devices(FAMILIES);
 }
 
-/// Numbers of lanes, precisions, narrow state, frozen weights, biases, soft caps, and documents in sequences.
+/// Numbers of lanes, precisions, low-precision state, frozen weights, biases, soft caps, and documents in
+/// sequences.
 const FEATURES: &[Row] = &[
     (
         GPT,
@@ -206,7 +207,7 @@ fn features_keep_their_bits_among_ranks_that_share_layers() {
     check_on_devices(OF_LATENTS);
 }
 
-/// Latents, whose layers all lanes share.
+/// Latents, whose layers are shared by all lanes.
 const OF_LATENTS: &[Row] = &[
     (
         LLAMA,
@@ -224,7 +225,8 @@ const OF_LATENTS: &[Row] = &[
     ),
 ];
 
-/// Adapters: of all layers and the head, of some rows of packed layers with dropout, partly frozen, narrow.
+/// Adapters: on all layers and the head, on some rows of packed layers with dropout, partly frozen, and with
+/// low-precision state.
 const ADAPTED: &[Row] = &[
     (
         LLAMA,
@@ -271,7 +273,7 @@ fn adapters_keep_their_bits_among_ranks_that_share_layers() {
     check_on_devices(ADAPTED);
 }
 
-/// FP8 matmuls, of layers with and without a bias and of the head, with factors of tensors and of rows.
+/// FP8 matmuls, for layers with and without a bias and for the head, with per-tensor and per-row scales.
 const FP8: &[Row] = &[
     (
         GPT,
@@ -309,7 +311,7 @@ fn fp8_matmuls_keep_their_bits_among_ranks_that_share_layers() {
     check_on_devices(FP8);
 }
 
-/// Lanes and pieces have factors of their own, and learn as whole layers in FP8 and in f32 do.
+/// Checks that lanes and pieces with separate scales learn like whole layers in FP8 and in f32.
 #[test]
 fn lanes_in_fp8_learn_as_whole_layers_do() {
     let losses = |more: &[&str]| -> Vec<f32> {
@@ -328,7 +330,7 @@ fn lanes_in_fp8_learn_as_whole_layers_do() {
     }
 }
 
-/// Lanes change the order of sums, not what is summed.
+/// Checks that lanes change only the order of sums.
 #[test]
 fn lanes_differ_from_whole_layers_by_rounding_alone() {
     for (text, sets) in [
@@ -353,7 +355,8 @@ fn lanes_differ_from_whole_layers_by_rounding_alone() {
     }
 }
 
-/// Types, state, frozen weights, adapters, norms over all heads, checkpoints and preallocated memory.
+/// Covers dtypes, optimizer state, frozen weights, adapters, norms over all heads, checkpoints and
+/// preallocated memory.
 #[test]
 fn shared_layers_keep_their_plans() {
     let gpt = [LANES, "model.heads=4", "model.layers=4", "train.steps=2"];

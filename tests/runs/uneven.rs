@@ -1,4 +1,5 @@
-//! Any number of data-parallel ranks up to that of lanes, and any number of lanes that divides a step.
+//! Tests of any number of data-parallel ranks up to the number of lanes, and any number of lanes that divides
+//! a step.
 
 use super::{
     BLOCK, GPIPE, INTERLEAVED, LIBRARY, ONCE, PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE,
@@ -11,7 +12,7 @@ use worker::DeviceChoice;
 
 const DROPOUT: &str = "model.dropout=0.1";
 
-/// Runs of lanes that are uneven, or several subtrees.
+/// Ranks with uneven numbers of lanes, or with lanes in several subtrees.
 const UNEVEN: &[Row] = &[
     // Every number of ranks; a lane is one micro-batch.
     (
@@ -29,7 +30,7 @@ const UNEVEN: &[Row] = &[
             &["parallel.data=8", SHARDED],
         ],
     ),
-    // Several micro-batches in a lane, and in half precision.
+    // Several micro-batches per lane, and half precision.
     (
         GPT,
         &["parallel.lanes=5", "train.global_batch_size=20", "train.steps=3", DROPOUT, "model.width=64"],
@@ -63,7 +64,7 @@ const UNEVEN: &[Row] = &[
             &["parallel.data=12"],
         ],
     ),
-    // More parts than any kernel of a GPU adds at once.
+    // More parts than any GPU kernel adds at once.
     (
         MLP,
         &["parallel.lanes=35", "train.global_batch_size=350", "train.steps=2", "optim.kind=adamw"],
@@ -74,7 +75,7 @@ const UNEVEN: &[Row] = &[
             &["parallel.data=7", PIPELINE],
         ],
     ),
-    // Running statistics of uneven runs, and 8-bit state in uneven shards.
+    // Running statistics with uneven lanes, and 8-bit state in uneven shards.
     (
         RESNET,
         &["optim.kind=adamw", "optim.state=8bit"],
@@ -86,14 +87,14 @@ const UNEVEN: &[Row] = &[
             &["parallel.data=4"],
         ],
     ),
-    // A library adds the ranks' sums in its own order, on the same grid always the same.
+    // A library adds the ranks' sums in its own order, which is fixed for a grid.
     (
         GPT,
         &["parallel.data=3", LIBRARY],
         &[&[SHARDED], &["parallel.zero_stage=0"], &["parallel.bucket_bytes=512"]],
     ),
-    // Several lanes on a rank, and several micro-batches in a lane.
-    // Last lanes whose buckets pass through, in one bucket and in many, alone and sharded.
+    // Several lanes per rank and several micro-batches per lane, whose last gradients need no set of their
+    // own, in one bucket and in many, alone and sharded.
     (GPT, &["parallel.lanes=8", "train.global_batch_size=16"], ONCE),
     (GPT, &["parallel.lanes=8", "train.global_batch_size=16", "parallel.bucket_bytes=512"], ONCE),
     (GPT, &["parallel.lanes=8", "train.global_batch_size=16", "parallel.data=2", SHARDED], ONCE),
@@ -107,10 +108,10 @@ const UNEVEN: &[Row] = &[
         ],
         ONCE,
     ),
-    // Several micro-batches in a lane, and several lanes on a rank.
+    // Several micro-batches per lane, and several lanes per rank.
     (GPT, &["parallel.data=2", SHARDED, "train.global_batch_size=32"], ONCE),
     (MLP, &["parallel.data=2", "train.global_batch_size=320", "parallel.lanes=2"], ONCE),
-    // Ranks with more sets, parts and micro-batches than others.
+    // Ranks with more gradient sets, parts and micro-batches than others.
     (
         GPT,
         &["parallel.lanes=8", "train.global_batch_size=16", "train.steps=2"],
@@ -147,7 +148,8 @@ fn any_number_of_ranks_has_equal_bits() {
     check(UNEVEN);
 }
 
-/// Asserts that all of them on every grid have the bits of one rank, on a device whose ranks share it.
+/// Asserts that every number of lanes and ranks in [`sizes::LANES`], on every grid, has the bits of one rank.
+/// All ranks share the device.
 fn assert_every_number_has_equal_bits(device: DeviceChoice, of_lane: usize) {
     for Sizes { common, data } in sizes::LANES.into_iter().flat_map(|lanes| sizes::rows(lanes, of_lane)) {
         let common: Vec<&str> = common.iter().map(String::as_str).collect();
@@ -169,7 +171,7 @@ fn assert_every_number_has_equal_bits(device: DeviceChoice, of_lane: usize) {
     }
 }
 
-/// Only if `PLIMSOLL_LONG_TESTS` is set.
+/// Only runs if `PLIMSOLL_LONG_TESTS` is set.
 #[test]
 fn every_number_of_threads_has_equal_bits() {
     for of_lane in [1, 2].into_iter().filter(|_| sizes::are_wanted()) {
@@ -177,7 +179,7 @@ fn every_number_of_threads_has_equal_bits() {
     }
 }
 
-/// Only if `PLIMSOLL_LONG_TESTS` is set.
+/// Only runs if `PLIMSOLL_LONG_TESTS` is set.
 #[test]
 fn every_number_of_ranks_that_share_a_gpu_has_equal_bits() {
     if sizes::are_wanted() && gpu() {

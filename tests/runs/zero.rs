@@ -1,16 +1,16 @@
-//! ZeRO stages: the shards that data-parallel ranks keep of state, gradients and weights change no bit.
+//! Tests that sharding state, gradients and weights over data-parallel ranks (ZeRO) changes no bit.
 
 use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, ONCE, PAIRS, PIPELINE, Row, ZERO_2, ZERO_3, ZERO_BUBBLE};
 use super::{check, run};
 use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
 use crate::common::sizes;
 
-/// Settings of a run on every grid: validations of fewer micro-batches than ranks, dropout and clipping.
+/// Settings of a run on every grid: fewer validation micro-batches than ranks, dropout and clipping.
 const COMMON: [&str; 4] =
     ["train.steps=3", "train.validate_every=2", "model.dropout=0.1", "optim.clip_norm=0.1"];
 
-/// Every stage on every number of ranks, with and without a pipeline, half of them recomputed, and groups of
-/// ranks that share state. With `PLIMSOLL_LONG_TESTS`, all of them recomputed or not, in bf16 too.
+/// Runs every ZeRO stage on every number of ranks, with and without a pipeline, half of them recomputed, and
+/// sharding groups. With `PLIMSOLL_LONG_TESTS`, all with and without recomputation, and also in bf16.
 #[test]
 fn every_stage_on_every_grid_has_one_hash() {
     let grids = (0..=3).flat_map(|stage| (1..=4).flat_map(move |data| [(stage, data, 1), (stage, data, 2)]));
@@ -41,7 +41,7 @@ fn every_stage_on_every_grid_has_one_hash() {
     }
 }
 
-/// Groups, prefetches, ends of buckets, and lanes of several micro-batches.
+/// Groups, prefetching, bucket ends, and lanes of several micro-batches.
 const SHARDS: &[Row] = &[
     (
         GPT,
@@ -56,7 +56,7 @@ const SHARDS: &[Row] = &[
             &["parallel.data=4", ZERO_3, PAIRS, PIPELINE, "parallel.prefetch=3"],
         ],
     ),
-    // Several micro-batches in a lane, whose gradients add up in whole buckets.
+    // Several micro-batches per lane, whose gradients accumulate in whole buckets.
     (
         GPT,
         &["parallel.lanes=5", "train.global_batch_size=20", "train.steps=3", "model.layers=4"],
@@ -90,13 +90,13 @@ const SHARDS: &[Row] = &[
             &["parallel.data=5", ZERO_3, PIPELINE],
         ],
     ),
-    // Between threads the transport's own sum of powers of two uses the same tree.
+    // Between threads, the transport's own sum over a power of two uses the same tree.
     (
         GPT,
         &["parallel.data=4"],
         &[&["parallel.reduction=tree"], &[LIBRARY, ZERO_2], &[LIBRARY, ZERO_3], &[LIBRARY, ZERO_3, PAIRS]],
     ),
-    // Other numbers in an order of its own, on the same grid always the same.
+    // Other numbers are summed in a different order, which is fixed for a grid.
     (
         GPT,
         &["parallel.data=3", "parallel.lanes=8", "train.global_batch_size=16", "train.steps=3", LIBRARY],
@@ -109,7 +109,7 @@ fn shards_of_gradients_and_weights_keep_the_bits() {
     check(SHARDS);
 }
 
-/// The order of a library's sums differs from the tree's, but not their lanes.
+/// Checks that a library's sums use the tree's lanes, although their order differs.
 #[test]
 fn a_library_sums_the_lanes_of_the_tree() {
     let on = |more: &[&str]| {
@@ -123,7 +123,8 @@ fn a_library_sums_the_lanes_of_the_tree() {
     }
 }
 
-/// Even and uneven lanes, ends of buckets, prefetches, groups, pipelines, and lanes of several micro-batches.
+/// Covers even and uneven lanes, bucket ends, prefetching, groups, pipelines, and lanes of several
+/// micro-batches.
 #[test]
 fn shards_keep_their_plans() {
     let common = ["model.layers=4", "train.steps=2"];
@@ -159,7 +160,7 @@ fn shards_keep_their_plans() {
     ]);
 }
 
-/// Precisions, state, parts that are trained, and families.
+/// Covers precisions, optimizer state, partial training, and families.
 #[test]
 fn features_in_shards_keep_their_plans() {
     let table: &[(&str, &[&str])] = &[

@@ -113,6 +113,7 @@ fn random(device: &Device, name: &str, shape: [usize; 3], dtype: DType) -> Resul
 /// Times `calls` forward and backward passes of attention over random operands. Whole sequences use packed
 /// operands.
 ///
+/// # Errors
 /// There is no kernel for these sizes, or memory runs out.
 pub fn bench_attention(
     device: &Device,

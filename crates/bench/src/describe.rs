@@ -43,6 +43,7 @@ const LINK_BYTES: usize = 1 << 30;
 /// Finally the GPUs share the measurement of many models' steps; `progress` gets the numbers of measured and
 /// of all steps.
 ///
+/// # Errors
 /// The target is a file, which already is a description, or GPUs are missing or fail.
 pub fn describe_device(target: &PlanTarget, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     match target {

@@ -120,6 +120,7 @@ pub struct ExpertTime {
 /// Times `calls` calls of each matmul over random operands of `dtype`: f32, a half-precision dtype, or E4M3,
 /// whose gradients are E5M2.
 ///
+/// # Errors
 /// There is no kernel for these sizes, or memory runs out.
 pub fn bench_experts(device: &Device, sizes: &ExpertSizes, dtype: DType, calls: usize) -> Result<ExpertTime> {
     sizes.check()?;

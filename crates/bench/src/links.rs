@@ -46,6 +46,7 @@ impl Groups {
     /// Returns the groups that span hosts, for ranks on the hosts named `hosts`: all ranks and, if hosts have
     /// several ranks, groups with one rank of each host.
     ///
+    /// # Errors
     /// There is only one host, or hosts have different numbers of ranks.
     pub(crate) fn between(hosts: &[String]) -> Result<Vec<Self>> {
         let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();

@@ -39,6 +39,7 @@ const MICRO_BATCHES: usize = 16;
 /// Times the layers of a configuration's model on one device of this host, with the run's micro-batches,
 /// precision and optimizer. Layers with equal counts on Meta are timed once. All memory is freed on return.
 ///
+/// # Errors
 /// A run fails, or the device is not on this host.
 pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> {
     let choice = match target {

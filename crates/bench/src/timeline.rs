@@ -25,6 +25,7 @@ pub(super) enum Detail {
 /// Runs `step` and the next step on all ranks, or on all worlds `beside` each other. The first rank writes
 /// their timelines to `file`.
 ///
+/// # Errors
 /// A step fails, or the file cannot be written.
 pub(super) fn write(
     worker: &mut Worker,

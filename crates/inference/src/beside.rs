@@ -43,6 +43,7 @@ impl Beside {
     /// Returns the files that belong to a model: those in its folders, with the chat template and tokenizer
     /// replaced by its run's.
     ///
+    /// # Errors
     /// The tokenizer is invalid, or a file beside it is.
     pub(crate) fn from_model(trained: &Trained) -> Result<Self> {
         let config = &trained.config;

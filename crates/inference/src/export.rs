@@ -60,6 +60,7 @@ pub struct ExportOptions {
 /// Writes a model as a Hugging Face folder, one tensor at a time. If the model came from such a folder, its
 /// configuration and tokenizer are included.
 ///
+/// # Errors
 /// There is no model, its family has no Hugging Face format, or the output exists or cannot be written.
 pub fn export(options: &ExportOptions) -> Result<()> {
     let ExportOptions { step, base, .. } = options;

@@ -44,6 +44,7 @@ struct Candidate {
 /// that fits. The other settings stay as configured if possible; otherwise the lowest ZeRO stage that fits is
 /// chosen, and last also recomputation. Among equally fast grids, the smallest is chosen.
 ///
+/// # Errors
 /// The configuration or device is invalid, there are too few ranks for any grid, or no grid fits.
 pub fn continuation(config: &RunConfig, options: &PlanOptions, most_ranks: usize) -> Result<Continuation> {
     if most_ranks >= config.world_size() {

@@ -132,8 +132,9 @@ impl PlanDevice {
 
     /// Returns the names of descriptions in the repository that `text` may refer to. Case, punctuation and
     /// the maker's name are ignored. An exact match of the name or model is returned alone; otherwise all
-    /// names that are contained in `text`'s words in full, as `4090` in `rtx-4090`.
+    /// names that contain every word of `text`, as `rtx-4090` contains `4090`.
     ///
+    /// # Errors
     /// The embedded file is invalid, which a test rules out.
     pub fn names_spelled(text: &str) -> Result<Vec<&'static str>> {
         let words = |text: &str| -> Vec<String> {
@@ -217,6 +218,7 @@ impl PlanDevice {
     /// Describes a GPU of this host. Rates and call times come from measurements on this host, else from the
     /// repository's description of its model, if there is one.
     ///
+    /// # Errors
     /// The description measured on this host is invalid, or as for [`PlanDevice::shipped`].
     pub fn gpu(description: &Description) -> Result<Self> {
         let device = Self::from_description(description, Self::overhead_of(description)?, None);

@@ -164,7 +164,7 @@ const REPEATS_FROM_OF_ALL: u64 = 1 << 18;
 /// Maximum allocations of all roles of a pipeline together, which take about two seconds on two cores.
 const MOST_ALLOCATIONS: u64 = 1 << 22;
 
-/// Number of distinct pipelines, such as those with other shards, for which the maximum is raised.
+/// Maximum number of distinct pipelines, such as with other shards, that multiplies [`MOST_ALLOCATIONS`].
 const MOST_PIPELINES: u64 = 4;
 
 /// Returns the work allowed for each of `roles` roles in pipelines of `stages` ranks.

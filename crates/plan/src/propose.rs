@@ -98,6 +98,7 @@ struct Search {
 /// predicts. `on_progress` is called for each screened layout and each proposal that fits. If nothing fits,
 /// optimizer state is offloaded too, and then weights.
 ///
+/// # Errors
 /// The configuration is invalid, no grid of this many ranks exists, or no candidate can be planned.
 pub fn propose(
     config: RunConfig,

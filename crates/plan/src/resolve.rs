@@ -24,6 +24,7 @@ pub(crate) struct Resolved {
 /// Returns the configuration for ranks on `device`. Unless `model.context` is set, it is chosen from the
 /// samples' lengths, which are then read; the choice is returned too.
 ///
+/// # Errors
 /// The data is invalid; the error names its key.
 pub fn resolve(config: RunConfig, device: &Description) -> Result<(RunConfig, Option<SizedContext>)> {
     let config = config.on_device(device);

@@ -30,6 +30,7 @@ pub struct TimedPartition {
 /// Returns the partition of `config` without a profile, and with the profile in `path`; empty for a single
 /// stage.
 ///
+/// # Errors
 /// Planning fails, or the profile is of another run.
 pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedPartition>> {
     if config.stages() == 1 {

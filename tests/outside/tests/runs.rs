@@ -1,4 +1,4 @@
-//! A program with its own model family, as its user starts it.
+//! Tests of a program with its own model family, started as by its user.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
@@ -36,7 +36,8 @@ const GRIDS: [&[&str]; 6] = [
     &["parallel.pipeline=2", "memory.recompute=block"],
 ];
 
-/// Grids of the same family in shards and pieces, by its table of placements alone.
+/// Grids with tensor and context parallelism, which the family supports through its table of placements
+/// alone.
 const SHARED: [&[&str]; 7] = [
     &[],
     &["parallel.tensor=2"],
@@ -67,7 +68,7 @@ fn succeeded(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Writes the configuration; the data's paths are relative to the source tree.
+/// Writes the configuration. The data's paths are relative to the source tree.
 fn configuration(directory: &Path) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let path = directory.join("run.toml");
@@ -90,7 +91,7 @@ fn ranks_that_share_layers_and_sequences_give_the_same_bits() {
     assert_equal_bits(&SHARED, &["parallel.tensor_lanes=2", "parallel.context_lanes=4"]);
 }
 
-/// Asserts that every grid uses its planned bytes, and has the weights of the first.
+/// Asserts that every grid uses its planned bytes and has the weights of the first grid.
 fn assert_equal_bits(grids: &[&[&str]], common: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let config = configuration(directory.path());

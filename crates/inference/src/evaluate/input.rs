@@ -16,6 +16,7 @@ use crate::trained::Trained;
 /// Finds the model and verifies a `share` of a checkpoint's files. For a folder, the named data becomes its
 /// configuration's `[data]`, so that `--set` may change its keys.
 ///
+/// # Errors
 /// There is no model, the data is of several kinds, or settings are invalid.
 pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained> {
     let EvaluateOptions { data, sets, .. } = options;

@@ -102,6 +102,7 @@ impl Talk {
     /// Generates answers turn by turn. Returns them grouped by conversation. If a conversation with its
     /// answer exceeds the context, its earliest messages are dropped.
     ///
+    /// # Errors
     /// Generation fails, or a message cannot be read or is too long.
     pub(super) fn hold(
         &self,

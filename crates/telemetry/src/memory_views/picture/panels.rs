@@ -146,8 +146,8 @@ fn mark_peak(page: &mut String, frame: &Frame, curves: &[Moment], peak: usize) {
     );
 }
 
-/// Returns the first event of the panel of blocks: 0, or the first step from which on at most [`BLOCKS`] are
-/// alive.
+/// Returns the first event that the panel of blocks shows: 0, or the start of the first step from which on
+/// at most [`BLOCKS`] blocks have to be drawn.
 fn window(lives: &Lifetimes) -> usize {
     let mut ends: Vec<usize> = lives.blocks.iter().map(|b| b.end).collect();
     ends.sort_unstable();
