@@ -176,7 +176,7 @@ impl Calendar {
         Some(due.map_or(last, |due| (due - 1).min(last)))
     }
 
-    /// Returns the first step after `step` that is a multiple of `every` (`due`) or is not; `None` if there
+    /// Returns the first step after `step` that is an `every`-th step (`due`) or is not; `None` if there
     /// is none.
     fn next_at(&self, every: u64, step: u64, due: bool) -> Option<u64> {
         let after = step.saturating_add(1);

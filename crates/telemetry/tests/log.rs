@@ -1,4 +1,4 @@
-//! Logs of ranks that share a process.
+//! Tests of the logs of ranks that share a process.
 
 use std::fs::read_to_string;
 

@@ -1,4 +1,4 @@
-//! Statistics, logs, tables and files of runs.
+//! Tests of statistics, logs, tables and files of runs.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod log;

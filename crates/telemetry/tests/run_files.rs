@@ -1,4 +1,4 @@
-//! Files of a run directory, and progress lines.
+//! Tests of the files of a run directory, and of progress lines.
 
 use serde_json::{Map, Value};
 use telemetry::GridSizes;

@@ -1,4 +1,4 @@
-//! Statistics in messages, tables and files.
+//! Tests of statistics in messages, tables and files.
 
 use std::time::Duration;
 

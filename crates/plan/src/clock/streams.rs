@@ -237,7 +237,7 @@ impl Streams {
         self.current.clone()
     }
 
-    /// Advances all streams by `seconds` and repeats the work since `before` another `times` times.
+    /// Advances all streams by `seconds`, and adds the work since `before` another `times` times.
     pub(super) fn repeat(&mut self, seconds: f64, times: f64, before: &ClockParts) {
         for call in &mut self.slowing {
             (call.begin, call.end) = (call.begin + seconds, call.end + seconds);

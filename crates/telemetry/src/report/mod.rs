@@ -67,7 +67,7 @@ pub struct Report {
     pub unit: &'static str,
     /// Measured operators of a step.
     pub operators: Option<OperatorProfile>,
-    /// Median milliseconds of each rank's phases.
+    /// Median time of each phase, per rank.
     pub phases: Vec<PhaseRow>,
     /// The step in which expert loads were counted, and the loads; empty without experts.
     pub expert_loads: (u64, Vec<ExpertLoads>),
