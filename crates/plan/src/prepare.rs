@@ -20,7 +20,7 @@ pub fn prepare_shapes(config: RunConfig, placement: Placement) -> Result<Setup> 
     Setup::new(config, placement, DataScope::Shapes, partition::stages)
 }
 
-/// [`prepare_shapes`] of data whose samples have the sizes `samples`, if they are known.
+/// Like [`prepare_shapes`], and sets the sizes of the data's samples if they are known.
 ///
 /// # Errors
 /// As for [`prepare_shapes`].

@@ -132,8 +132,8 @@ pub struct StepTime {
 }
 
 impl StepTime {
-    /// Returns the mean of the steps of a run by their shares, with the other figures of the last; `None`
-    /// without steps.
+    /// Returns the mean of `steps`, weighted by each step's share of the run. Figures without a mean are
+    /// those of the last step. `None` without steps.
     pub(crate) fn mean(steps: Vec<(f64, StepTime)>) -> Option<Self> {
         let weighted =
             |figure: &dyn Fn(&StepTime) -> f64| steps.iter().map(|(share, step)| share * figure(step)).sum();

@@ -53,8 +53,8 @@ impl StepTime {
 }
 
 impl TimedStep {
-    /// Predicts a step like [`StepTime::predict`]. If sequence lengths differ between steps, the time is a mean
-    /// over the lengths, weighted by their shares of the steps, and the passes are those of the longest.
+    /// Predicts a step like [`StepTime::predict`]. If sequence lengths differ between steps, the time is a
+    /// mean over the lengths, weighted by their shares of the steps, and the passes are those of the longest.
     pub(crate) fn predict(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
         let Some(lengths) = setup.dataset.source.lengths() else {
             return Self::predict_length(setup, device);

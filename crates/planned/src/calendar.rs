@@ -14,7 +14,7 @@ pub struct StepKind {
     pub empties: bool,
     /// Whether a validation follows, after emptying the cache.
     pub validates: bool,
-    /// Tokens of a sequence, if they differ between steps.
+    /// Tokens per sequence, if the number differs between steps.
     pub length: Option<usize>,
 }
 
@@ -32,11 +32,11 @@ pub struct Calendar {
     memory_every: u64,
     /// Number of validations without a lower loss after which the run ends; `None` if it runs all steps.
     patience: Option<u64>,
-    /// The lengths of sequences by step, with the steps whose samples are used by none, in ascending order.
+    /// Sequence lengths by step, and the steps whose samples are skipped, in ascending order.
     lengths: Option<(Arc<StepLengths>, Arc<Vec<u64>>)>,
 }
 
-/// Steps after a step that are searched one by one for another length of sequences.
+/// Most steps that are searched one by one for a different sequence length.
 const MOST_SEARCHED: u64 = 1 << 20;
 
 impl Calendar {
@@ -64,7 +64,7 @@ impl Calendar {
         Calendar { lengths, ..self }
     }
 
-    /// Returns the tokens per sequence in step `step`, counted from 0; `None` if all steps have the same length.
+    /// Returns the tokens per sequence in step `step`, counted from 0; `None` if the length is constant.
     fn length_of(&self, step: u64) -> Option<usize> {
         let (lengths, left_out) = self.lengths.as_ref()?;
         Some(lengths.length_of_step(samples_of(step, left_out)))
@@ -144,7 +144,7 @@ impl Calendar {
         others.into_iter().flatten().min()
     }
 
-    /// Returns the first step after `step` with a different sequence length; searches at most [`MOST_SEARCHED`] steps.
+    /// Returns the first step after `step` with a different sequence length, among [`MOST_SEARCHED`] steps.
     fn next_length(&self, step: u64, length: Option<usize>) -> Option<u64> {
         length?;
         let after = step.saturating_add(1);
@@ -199,8 +199,8 @@ impl Calendar {
     }
 }
 
-/// Returns the index of the samples of `step`, in steps, where those of `left_out`, in ascending order, are
-/// used by none.
+/// Returns which step's share of the data `step` uses, when the shares of the steps in `left_out` are
+/// skipped. `left_out` is in ascending order.
 #[must_use]
 pub fn samples_of(step: u64, left_out: &[u64]) -> u64 {
     left_out.iter().fold(step, |samples, left_out| samples + u64::from(*left_out <= samples))
