@@ -86,7 +86,7 @@ fn run_all(page: &Path) -> usize {
 
 /// A page whose commands are tested in `tests/generation/chat.rs`; they run here only if
 /// `PLIMSOLL_LONG_TESTS` is set.
-const TESTED_ELSEWHERE: &str = "docs/finetuning.md";
+const TESTED_ELSEWHERE: &str = "docs/adapters-and-chat.md";
 
 /// Runs two pages at a time; many commands wait or use one core.
 #[test]
