@@ -79,7 +79,7 @@ pub(crate) const SPECIAL_TOKENS_MAP: Reader = Reader {
     keys: &[
         FileKey::known(
             &["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"],
-            "special tokens, before those of `tokenizer_config.json`; read unless that has \
+            "special tokens, before `tokenizer_config.json`'s; read unless that has \
              `added_tokens_decoder`",
         ),
         FileKey::known(&["extra_special_tokens", "additional_special_tokens"], "further special tokens"),

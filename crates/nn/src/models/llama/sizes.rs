@@ -47,8 +47,8 @@ section! {
         head_width: usize = Row::count(2, MOST_EXTENT).derived("`width` / `heads`", |raw| {
             Ok(derived_head_width(raw)?.into())
         });
-        /// Values in a head of attention's values and of its results, which may differ from those of queries
-        /// and keys.
+        /// Values in a head of attention's values and of its results, which may differ from the width of
+        /// queries and keys.
         value_width: usize = Row::count(1, MOST_EXTENT)
             .derived("`head_width`", |raw| {
                 let own = match raw.is_set(LlamaSizes::head_width) {
@@ -69,7 +69,7 @@ section! {
             .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
                 Ok(derived_feed_forward(raw)?.into())
             });
-        /// Experts of the feed-forward layers, of which a router chooses some for each token; 0: there are
+        /// Experts of the feed-forward layers; a router chooses some of them for each token. 0: there are
         /// none, and all tokens use the same layers.
         experts: usize = Row::count(0, 1 << 16).default("0");
         /// Experts of a token.
@@ -130,7 +130,7 @@ section! {
         mlp_bias: bool = Row::flag().default("false");
         /// Whether queries and keys are normalised before their rotation, as in Qwen3.
         qk_norm: bool = Row::flag().default("false");
-        /// Values that share a mean square in norms of queries and keys: those of each "head", or of "all"
+        /// Values that share a mean square in norms of queries and keys: of each "head", or of "all"
         /// heads of a position, as in OLMo 2.
         qk_norm_span: QkNormSpan = choice!(
             QkNormSpan, [QkNormSpan::Head, QkNormSpan::All]
