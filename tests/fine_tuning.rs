@@ -1,4 +1,4 @@
-//! Tests of fine-tuning with a five-line configuration: plan, run, and the run's final message about its
+//! Tests of fine-tuning with a configuration of four keys: plan, run, and the run's final message about its
 //! model.
 
 use std::fs;
