@@ -29,9 +29,9 @@ fn commands(text: &str) -> Vec<(Option<String>, Vec<String>)> {
 }
 
 fn pages() -> Vec<PathBuf> {
-    let mut pages: Vec<_> = ["README.md", "CONTRIBUTING.md", "launch/devices/README.md"]
-        .map(|page| common::root().join(page))
-        .into();
+    let own = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md"];
+    let mut pages: Vec<_> = own.map(|page| common::root().join(page)).into();
+    pages.push(common::root().join("launch/devices/README.md"));
     for folder in ["docs", "benches/notes"] {
         let files = std::fs::read_dir(common::root().join(folder)).unwrap();
         pages.extend(files.map(|entry| entry.unwrap().path()));
@@ -173,7 +173,7 @@ fn the_figures_of_the_readme_are_in_the_benchmarks() {
     assert!(cited > 20, "only {cited} figures were found");
 }
 
-/// Checks that the keys in the tables for other trainers' users exist.
+/// Checks that the keys in the changelog and in the tables for other trainers' users exist.
 #[test]
 fn translated_words_are_keys() {
     vision::register().unwrap();
@@ -184,7 +184,7 @@ fn translated_words_are_keys() {
         .map(|(s, _)| s)
         .collect();
     let mut seen = 0;
-    for page in ["docs/migrating.md", "docs/absent.md"] {
+    for page in ["docs/migrating.md", "docs/absent.md", "CHANGELOG.md"] {
         let text = std::fs::read_to_string(common::root().join(page)).unwrap();
         for code in text.split('`').skip(1).step_by(2) {
             let name = code.split([' ', '=']).next().unwrap_or_default();
@@ -196,6 +196,31 @@ fn translated_words_are_keys() {
         }
     }
     assert!(seen > 80, "only {seen} keys were found");
+}
+
+/// Returns the `--help` text of a command of the program.
+fn help(command: &[&str]) -> String {
+    let output = Command::new(common::program()).args(command).arg("--help").output().unwrap();
+    assert!(output.status.success(), "plimsoll {command:?} --help fails");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Checks that the commands and options in the changelog exist.
+#[test]
+fn the_changelog_names_commands_and_options_of_the_program() {
+    let text = std::fs::read_to_string(common::root().join("CHANGELOG.md")).unwrap();
+    let mut seen = 0;
+    for code in text.split('`').skip(1).step_by(2) {
+        let Some(line) = code.strip_prefix("plimsoll ") else { continue };
+        let (options, commands): (Vec<&str>, Vec<&str>) =
+            line.split(' ').partition(|word| word.starts_with("--"));
+        let help = help(&commands);
+        for option in options {
+            assert!(help.contains(option), "CHANGELOG.md names `{code}`");
+        }
+        seen += 1;
+    }
+    assert!(seen > 8, "only {seen} commands were found");
 }
 
 /// Compares the lines between two marks of a page with `expected`, or writes them if PLIMSOLL_WRITE_DOCS=1.

@@ -31,7 +31,8 @@ pub(crate) fn document() -> String {
     read("ARCHITECTURE.md")
 }
 
-fn read(path: &str) -> String {
+/// The text of a file of the project.
+pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -97,7 +98,9 @@ pub(crate) fn files() -> Vec<File> {
 
 fn walk() -> Vec<String> {
     let mut folders: Vec<String> =
-        [".ci", "benches", "crates", "docs", "kernels", "launch", "tests"].map(str::to_owned).into();
+        [".ci", ".github", "benches", "crates", "docs", "kernels", "launch", "tests"]
+            .map(str::to_owned)
+            .into();
     let mut paths: Vec<String> =
         ["README.md", "ARCHITECTURE.md", "Cargo.toml", "deny.toml"].map(str::to_owned).into();
     while let Some(folder) = folders.pop() {

@@ -7,6 +7,7 @@ mod document;
 mod house;
 mod modules;
 mod programs;
+mod release;
 mod sentences;
 mod source;
 mod words;
