@@ -59,6 +59,8 @@
 //! // Chosen by `model.kind = "mine"`.
 //! fn main() { plimsoll::main([Family::new::<Sizes>("mine")]) }
 //! ```
+//!
+//! [`example`] is a program with a family of language models.
 
 mod arguments;
 mod bench_allocator;
@@ -97,6 +99,12 @@ mod tokenize;
 mod train;
 mod variables;
 mod watch;
+
+/// A family of language models, with a test of its grids: `crates/cli/examples/family.rs`.
+///
+#[doc = concat!("```no_run\n", include_str!("examples/family.rs"), "```")]
+#[cfg(doc)]
+pub mod example {}
 
 pub use {autograd, device, keys, nn, tensor};
 

@@ -4,6 +4,7 @@
 //! projects with errors.
 
 mod document;
+mod examples;
 mod house;
 mod modules;
 mod programs;
@@ -196,7 +197,8 @@ fn present_though_absent(document: &str, files: &[File]) -> Vec<String> {
     for row in document::rows(document, ABSENT) {
         let folder = format!("{}/", sources_of(row.name));
         let sources: Vec<&File> = rust(files)
-            .filter(|file| file.path.starts_with(&folder) && !file.path.contains("/tests/"))
+            .filter(|file| file.path.starts_with(&folder))
+            .filter(|file| !["/tests/", "/examples/"].iter().any(|beside| file.path.contains(beside)))
             .collect();
         let terms: Vec<&str> = document::quoted(row.rest).collect();
         if sources.is_empty() || terms.is_empty() {

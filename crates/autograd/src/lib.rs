@@ -28,6 +28,8 @@
 //! assert_eq!(gradients.get(UseId(0)).unwrap().to_vec::<f32>()?, [4.0]); // 2 · (6 − 5) · 2
 //! # Ok::<(), autograd::AutogradError>(())
 //! ```
+//!
+//! [`example`] is a program that adds an operator.
 
 mod backward;
 mod error;
@@ -43,6 +45,12 @@ mod sharded;
 mod sink;
 mod tape;
 mod weight;
+
+/// An operator of a program, with a test of its gradients: `examples/operator.rs`.
+///
+#[doc = concat!("```no_run\n", include_str!("../examples/operator.rs"), "```")]
+#[cfg(doc)]
+pub mod example {}
 
 pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};

@@ -3,13 +3,13 @@
 //! The one idea: **measurements are data**. A run never measures itself; the results of this crate are
 //! written to a file once, and every rank and every plan reads the same file.
 //!
-//! ```no_run
+//! ```
 //! use bench::{BenchOptions, bench_step};
 //! use worker::DeviceChoice;
-//! let config = config::RunConfig::quickstart(&[])?;
+//! let config = config::RunConfig::quickstart(&["parallel.data=1".into(), "model.width=32".into()])?;
 //! let (device, warm_up_time) = (DeviceChoice::Cpu, std::time::Duration::ZERO);
-//! let options = BenchOptions { device, steps: 10, warm_up: 1, warm_up_time, profile: true, trace: None };
-//! println!("{:.0} tokens/s", bench_step(config, &options)?.tokens_per_second());
+//! let options = BenchOptions { device, steps: 1, warm_up: 1, warm_up_time, profile: true, trace: None };
+//! assert!(bench_step(config, &options)?.tokens_per_second() > 0.0);
 //! # Ok::<(), bench::BenchError>(())
 //! ```
 

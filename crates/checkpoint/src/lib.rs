@@ -13,12 +13,13 @@
 //! A checkpoint that exists is complete: it is written under a hidden name, synced to the disk, and renamed.
 //! No other state is needed, because random numbers and the data's order are functions of the step.
 //!
-//! ```no_run
-//! let run_dir = std::path::Path::new("runs/first");
+//! ```
+//! # let directory = tempfile::tempdir()?;
+//! # let run_dir = directory.path();
 //! if let Some(checkpoint) = checkpoint::newest(run_dir)? {
 //!     println!("{} steps, the last loss {:?}", checkpoint.step(), checkpoint.losses()?.last());
 //! }
-//! # Ok::<(), checkpoint::CheckpointError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod contents;

@@ -17,12 +17,18 @@
 //! [`pipeline`] represents pipeline schedules as data that is generated, validated, simulated and drawn, and
 //! executes them.
 //!
-//! The crate does not know which model it runs.
+//! The crate does not know which model it runs. [`example`] is a whole program that trains on two ranks.
 
 pub mod data;
 mod error;
 pub mod pipeline;
 mod shard;
+
+/// A small GPT that two ranks train, in one file: `examples/two_ranks.rs`.
+///
+#[doc = concat!("```no_run\n", include_str!("../examples/two_ranks.rs"), "```")]
+#[cfg(doc)]
+pub mod example {}
 
 pub use error::{ParallelError, Result};
 pub use shard::Shard;

@@ -4,11 +4,12 @@
 //! of allocating it, with transports that only count. No formula estimates a byte. Only times are predicted,
 //! from counted work and from rates that were measured once and stored in a file.
 //!
-//! ```no_run
+//! ```
 //! use plan::{PlanOptions, PlanTarget};
 //! let config = config::RunConfig::quickstart(&["parallel.data=4".into()])?;
 //! let options = PlanOptions { target: PlanTarget::from_argument("cpu")?, capacity: None };
-//! println!("{}", plan::plan_run(config, &options)?);
+//! let report = plan::plan_run(config, &options)?.to_string();
+//! assert!(report.contains("reserved"), "{report}");
 //! # Ok::<(), plan::PlanError>(())
 //! ```
 

@@ -3,13 +3,18 @@
 //!
 //! The one idea: **there is one loop**. One rank, four threads and the processes of a job run the same one.
 //!
-//! ```no_run
+//! ```
 //! use config::RunConfig;
 //! use run::RunOptions;
-//! let config = RunConfig::quickstart(&["train.steps=20".into()])?;
-//! let report = run::train(config, RunOptions::default())?;
-//! println!("{} after {} steps", report.summary.weights_sha256, report.summary.steps);
-//! # Ok::<(), run::RunError>(())
+//! use worker::DeviceChoice;
+//! let config = RunConfig::quickstart(&["train.steps=2".into(), "model.width=32".into()])?;
+//! # let directory = tempfile::tempdir()?;
+//! # let runs = directory.path();
+//! let run_dir = Some(runs.join("first"));
+//! let options = RunOptions { device: DeviceChoice::Cpu, run_dir, quiet: true, ..RunOptions::default() };
+//! let report = run::train(config, options)?;
+//! assert_eq!((report.summary.steps, report.summary.weights_sha256.len()), (2, 64));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod accuracy;

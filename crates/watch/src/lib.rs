@@ -3,11 +3,19 @@
 //! The one idea: **watching only reads files that a run writes anyway**, so it slows nothing, works from
 //! another terminal, and also shows a run that has ended.
 //!
-//! ```no_run
-//! let mut run = watch::RunView::open(std::path::Path::new("runs/seen"))?;
+//! ```
+//! # use run::RunOptions;
+//! # let directory = tempfile::tempdir()?;
+//! # let run_dir = directory.path().join("first");
+//! # let sets = ["train.steps=2", "train.global_batch_size=8", "train.validation_micro_batches=1"];
+//! # let sets = [&sets[..], &["model.width=32", "parallel.data=1"]].concat();
+//! # let sets: Vec<_> = sets.into_iter().map(String::from).collect();
+//! # let options = RunOptions { run_dir: Some(run_dir.clone()), quiet: true, ..RunOptions::default() };
+//! # run::train(config::RunConfig::quickstart(&sets)?, options)?;
+//! let mut run = watch::RunView::open(&run_dir)?;
 //! run.refresh()?;
 //! print!("{}", watch::frame(&run, 120));
-//! # Ok::<(), run::RunError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod draw;
