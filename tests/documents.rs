@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
+mod excerpts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
