@@ -123,15 +123,15 @@ impl Model for Squared {
     /// Maps tokens `[batch, time]`, or vectors of the stage before, to scores `[batch, time, vocabulary]`, or
     /// to vectors `[batch, time, width]` for the stage after.
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let x = match (&self.embedding, input) {
-            (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
-            (None, Input::Hidden(hidden)) => hidden,
+        let x_bld = match (&self.embedding, input) {
+            (Some(embedding), Input::Batch(tokens_bl)) => embedding.forward(tape, &tokens_bl)?,
+            (None, Input::Hidden(hidden_bld)) => hidden_bld,
             _ => return Err(NnError::StageInput { expected: "tokens at the start, and vectors after it" }),
         };
-        let x = self.blocks.forward(tape, Residual::new(x))?.close(tape)?;
+        let y_bld = self.blocks.forward(tape, Residual::new(x_bld))?.close(tape)?;
         match &self.head {
-            Some((norm, output)) => output.forward(tape, norm.forward(tape, x)?),
-            None => Ok(x),
+            Some((norm, output)) => output.forward(tape, norm.forward(tape, y_bld)?),
+            None => Ok(y_bld),
         }
     }
 

@@ -34,10 +34,10 @@ impl CausalSelfAttention {
 impl CausalSelfAttention {
     /// Mixes values and projects the results, of the blocks that `qkv` has.
     fn attend(&self, tape: &Tape, qkv: Qkv<Var>, measures: AttentionMeasures) -> Result<Var> {
-        let mixed = within(tape, "attention", || {
+        let mixed_blc = within(tape, "attention", || {
             Ok(ops::attention(tape, qkv, self.heads, self.dropout.site(), measures)?)
         })?;
-        self.projection.forward_blocks(tape, mixed)
+        self.projection.forward_blocks(tape, mixed_blc)
     }
 }
 
@@ -48,36 +48,36 @@ impl Layer for CausalSelfAttention {
     ///
     /// # Errors
     /// Operands of a wrong shape, out of memory, a failed collective.
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let dtype = x.tensor().dtype();
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let dtype = x_bld.tensor().dtype();
         let measures = AttentionMeasures {
             output: self.projection.measures(),
             gradients: self.qkv.arrays().iter().any(Linear::measures),
         };
-        let y = match &self.qkv {
+        let y_bld = match &self.qkv {
             Qkv::Packed(layer) => {
-                let attend = |x| {
-                    let qkv = layer.edges().columns(layer.forward_blocks(tape, x)?);
-                    self.attend(tape, Qkv::Packed(qkv), measures)
+                let attend = |x_bld| {
+                    let qkv_blc = layer.edges().columns(layer.forward_blocks(tape, x_bld)?);
+                    self.attend(tape, Qkv::Packed(qkv_blc), measures)
                 };
-                let x = layer.enter(tape, x)?;
+                let x_bld = layer.enter(tape, x_bld)?;
                 match ops::attends_jointly(tape, &[], self.dropout.site(), measures) {
-                    true => attend(x)?,
-                    false => x.each_shard(tape, attend)?,
+                    true => attend(x_bld)?,
+                    false => x_bld.each_shard(tape, attend)?,
                 }
             }
             Qkv::Separate([queries, keys, values]) => {
-                let qkv = [
-                    queries.forward(tape, x.clone())?,
-                    keys.forward(tape, x.clone())?,
-                    values.forward(tape, x)?,
+                let qkv_blc = [
+                    queries.forward(tape, x_bld.clone())?,
+                    keys.forward(tape, x_bld.clone())?,
+                    values.forward(tape, x_bld)?,
                 ];
-                self.attend(tape, Qkv::Separate(qkv), measures)?
+                self.attend(tape, Qkv::Separate(qkv_blc), measures)?
             }
             Qkv::Piece { .. } => {
                 return Err(NnError::Sizes("queries and keys of other positions have no layer".to_owned()));
             }
         };
-        self.projection.leave(tape, y, dtype)
+        self.projection.leave(tape, y_bld, dtype)
     }
 }

@@ -61,13 +61,13 @@ impl GatedFeedForward {
     ///
     /// # Errors
     /// Another shape or type, out of memory.
-    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x: Var) -> Result<Var> {
+    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
         within(tape, "mlp", || match self.fused.get(shard) {
-            Some(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.gate)?),
+            Some(weights) => Ok(ops::gated_feed_forward(tape, x_bld, weights, self.gate)?),
             None => {
-                let hidden = self.gate_up.forward_shard(tape, shard, x)?;
+                let hidden_blf = self.gate_up.forward_shard(tape, shard, x_bld)?;
                 let function = Fp8Input::Gated(self.gate.activation);
-                self.down.forward_shard_fp8(tape, shard, hidden, function)
+                self.down.forward_shard_fp8(tape, shard, hidden_blf, function)
             }
         })
     }
@@ -94,10 +94,10 @@ impl Layer for GatedFeedForward {
     ///
     /// # Errors
     /// Another shape or type, out of memory, a failed collective.
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let dtype = x.tensor().dtype();
-        let x = self.gate_up.enter(tape, x)?;
-        let y = map(tape, [x], |block, [x]| self.forward_shard(tape, block.shard, x))?;
-        self.down.leave(tape, y, dtype)
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let dtype = x_bld.tensor().dtype();
+        let x_bld = self.gate_up.enter(tape, x_bld)?;
+        let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;
+        self.down.leave(tape, y_bld, dtype)
     }
 }
