@@ -78,7 +78,7 @@ fn alone(config: &RunConfig) -> RunConfig {
     while lanes > 1 && lanes * of_lane > MICRO_BATCHES {
         lanes /= 2;
     }
-    alone.parallel.set_grid(GridShape::of(|_| 1));
+    alone.parallel.set_grid(GridShape::from_sizes(|_| 1));
     (alone.parallel.lanes, alone.parallel.zero_stage, alone.parallel.profile) = (lanes, 0, None);
     alone.train.global_batch_size = lanes * of_lane * alone.train.micro_batch_size;
     alone

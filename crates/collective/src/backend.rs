@@ -9,22 +9,23 @@ use crate::error::Result;
 use crate::peer_access::{PeerAccess, PeerAccessOptions};
 use crate::split::SplitGroup;
 
-/// Moves and sums device regions among the ranks of one group, for a [`ProcessGroup`](crate::ProcessGroup),
-/// which checks, numbers, counts, logs and repeats the calls.
+/// Transport of one process group: moves and sums device regions among its ranks. The
+/// [`ProcessGroup`](crate::ProcessGroup) has already checked, numbered and counted each call.
 ///
-/// Work is enqueued on a stream. A backend may return before it is done. Host transports are done on return.
+/// Calls enqueue work on a stream and may return before it is done. Host transports finish before they
+/// return.
 pub trait GroupBackend {
-    /// Memory that the backend moves.
+    /// Kind of memory that the backend moves.
     fn reach(&self) -> Reach;
 
     /// Enqueues a checked collective.
     ///
     /// # Errors
-    /// A failure of a rank or of the transport, ranks that make different calls.
+    /// A rank or the transport failed, or ranks make different calls.
     fn enqueue(&mut self, call: &GroupCall<'_>) -> Result<()>;
 
-    /// Returns whether the ranks can make this collective, the same on all of them. Backends without shared
-    /// memory can make all that is not shared.
+    /// Returns whether the backend implements this collective; all ranks get the same answer. By default,
+    /// every collective except those in shared memory.
     fn supports(&self, collective: &Collective<Region<'_>>) -> bool {
         !collective.is_shared()
     }
@@ -35,10 +36,10 @@ pub trait GroupBackend {
     /// The failure or the deadline.
     fn synchronize(&mut self, caller: Caller, stream: StreamKind) -> Result<()>;
 
-    /// Splits the ranks into `groups`, of which `own` is this rank's, and returns its backend.
+    /// Splits the ranks into `groups` and returns the backend of this rank's group, `own`.
     ///
     /// # Errors
-    /// Groups that differ between ranks; a failure of a rank or of the transport.
+    /// Ranks passed different groups, or a rank or the transport failed.
     fn split(
         &mut self,
         caller: Caller,
@@ -46,18 +47,18 @@ pub trait GroupBackend {
         own: &SplitGroup,
     ) -> Result<Box<dyn GroupBackend>>;
 
-    /// Returns whether the backend connects devices, so that [`GroupBackend::warm_up`] and
-    /// [`GroupBackend::share`] are calls.
+    /// Returns whether devices must be connected. If false, [`GroupBackend::warm_up`] and
+    /// [`GroupBackend::share`] do nothing.
     fn connects(&self) -> bool {
         false
     }
 
-    /// Makes the connections of these collectives.
+    /// Connects the devices for these collectives ahead of their first use.
     fn warm_up(&mut self, _caller: Caller, _uses: &[Collective<()>]) -> Result<()> {
         Ok(())
     }
 
-    /// Gives the ranks access to these regions of each other's memory, if their devices can.
+    /// Maps these regions into the other ranks' address spaces, if their devices support it.
     fn share(
         &mut self,
         _caller: Caller,
@@ -67,39 +68,39 @@ pub trait GroupBackend {
         Ok(PeerAccess::Denied("this transport does not support it".to_owned()))
     }
 
-    /// The device that captures or logs the group's calls, if there is one.
+    /// The device that captures or logs this group's calls, if any.
     fn device(&self) -> Option<Device> {
         None
     }
 
-    /// Gives a backend that only counts the device in whose log its calls belong. Other backends ignore it,
-    /// since their own device has their work.
+    /// Sets the device whose log records this group's calls. Only backends without a device of their own use
+    /// it.
     fn log_on(&mut self, _device: &Device) {}
 }
 
-/// One call of a process group, on its way to the backend.
+/// One call of a process group, as passed to the backend.
 #[derive(Debug)]
 pub struct GroupCall<'a> {
-    /// The rank and the call.
+    /// The calling rank and the call's identity.
     pub caller: Caller,
     /// The collective, with checked operands.
     pub collective: &'a Collective<Region<'a>>,
-    /// Messages to single peers, in order.
+    /// Messages to single peers, in the order they are sent.
     pub sends: Vec<NumberedMessage<'a>>,
-    /// Messages from single peers, in order.
+    /// Messages from single peers, in the order they are received.
     pub receives: Vec<NumberedMessage<'a>>,
-    /// The stream.
+    /// The stream on which the work is enqueued.
     pub stream: StreamKind,
 }
 
-/// A message between two ranks, with its number among those of the pair and direction.
+/// A message to or from one peer, numbered per pair of ranks and direction.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberedMessage<'a> {
     /// The other rank.
     pub peer: usize,
-    /// The operand.
+    /// The values to send, or the memory to receive them.
     pub region: Region<'a>,
-    /// Number of the message.
+    /// Identity of the message, with its number.
     pub call: Call,
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use device::DType;
 
 system::names! {
-    /// The kind of a call among ranks: a collective, a transfer, or work of the group itself.
+    /// Kind of a call among ranks: a collective, a transfer, or group management.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum CallKind {
         /// Copies the root's values to all ranks.
@@ -36,14 +36,13 @@ system::names! {
 }
 
 impl CallKind {
-    /// Returns whether the call is between two ranks; its sequence numbers then count that pair's
-    /// messages.
+    /// Returns whether the call is between two ranks; its sequence number is then per pair of ranks.
     pub const fn is_point_to_point(self) -> bool {
         matches!(self, CallKind::Send | CallKind::Receive | CallKind::Exchange)
     }
 }
 
-/// The memory between which a call moves values.
+/// The channel on which a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Channel {
     /// Small messages between hosts ([`ControlChannel`](crate::ControlChannel)).
@@ -52,10 +51,10 @@ pub enum Channel {
     Data,
 }
 
-/// The identity of a call, as errors show it.
+/// Identity of a call, as shown in errors.
 ///
-/// Collectives are numbered from 0 in the order in which a rank calls them, per channel and per group. Sends
-/// and receives are numbered per peer and direction; an exchange has the number of its first message.
+/// Collectives are numbered from 0 in call order, separately for each channel and group. Sends and receives
+/// are numbered per peer and direction. An exchange has the number of its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The channel.
@@ -73,7 +72,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// A call with the properties on which all its ranks must agree.
+/// A call's properties that must be equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// The call.

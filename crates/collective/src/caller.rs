@@ -1,4 +1,4 @@
-//! Callers, as the errors of their calls name them.
+//! The rank and call named in an error.
 
 use device::DeviceError;
 
@@ -15,12 +15,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Returns an error about the call's operands.
+    /// Returns an error that rejects the call's operands.
     pub(crate) fn refuse<T>(self, problem: String) -> Result<T> {
         Err(CollectiveError::Operand { rank: self.rank, call: self.call, problem })
     }
 
-    /// Returns the call's error for an error of the device.
+    /// Wraps a device error with this rank and call.
     pub(crate) fn device_error(self, source: DeviceError) -> CollectiveError {
         CollectiveError::Device { rank: self.rank, call: self.call, source: Box::new(source) }
     }

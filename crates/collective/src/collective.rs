@@ -1,4 +1,4 @@
-//! Collectives as values.
+//! Collectives and transfers as values that a process group runs.
 
 mod check;
 mod count;
@@ -21,13 +21,13 @@ pub type PeerRegion<'a> = (usize, Region<'a>);
 
 /// A collective or transfer among the ranks of a group, with its operands.
 ///
-/// `R` is the form of the operands: a [`Region`] to run it, nothing in a list of the collectives that a run
-/// uses ([`ProcessGroup::warm_up`](crate::ProcessGroup::warm_up)).
+/// `R` is the operand type: [`Region`] for a call, `()` in a list of collectives to prepare for
+/// ([`ProcessGroup::warm_up`](crate::ProcessGroup::warm_up)).
 ///
-/// Sums are in f32, bf16 or f16, over ranks in the order of a balanced binary tree whose left subtree has the
-/// largest power of two below the number of ranks; each node is rounded to the dtype. A backend that leaves
-/// the order to a library says so. Lengths are in bytes and a multiple of the element's size (of 2 without a
-/// dtype).
+/// Sums are in f32, bf16 or f16. They follow a balanced binary tree over ranks, whose left subtree has the
+/// largest power of two below the number of ranks; each node is rounded to the dtype. A backend whose library
+/// chooses the order documents this. Lengths are in bytes and a multiple of the element size (2 if there is
+/// no dtype).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Collective<R> {
     /// Sums over ranks; every rank gets the whole sum.
@@ -41,16 +41,16 @@ pub enum Collective<R> {
     ReduceScatter {
         /// The values.
         input: R,
-        /// Shard `rank` of the sum, of which `input` has `world_size`; may be that shard of `input` itself.
+        /// Shard `rank` of the sum, `1 / world_size` as long as `input`; may alias that shard of `input`.
         output: R,
         /// Type of the elements.
         dtype: DType,
     },
     /// Collects every rank's values on all ranks.
     AllGather {
-        /// This rank's values; may be its shard of `output` itself.
+        /// This rank's values; may alias this rank's shard of `output`.
         input: R,
-        /// The values of all ranks, in their order, `world_size` times as long.
+        /// All ranks' values in rank order, `world_size` times as long as `input`.
         output: R,
     },
     /// Copies the values of one rank to all ranks.
@@ -62,52 +62,51 @@ pub enum Collective<R> {
     },
     /// Sends values to one rank. May wait for the receive.
     Send {
-        /// The rank, which receives into a region of the same length.
+        /// The receiving rank, whose region has the same length.
         to: usize,
         /// The values.
         region: R,
     },
     /// Receives values from one rank.
     Receive {
-        /// The rank.
+        /// The sending rank.
         from: usize,
-        /// The values.
+        /// Memory for the received values.
         region: R,
     },
-    /// Runs several sends and receives as one call, so they cannot deadlock each other. Messages of one pair
-    /// of ranks in one direction match in order; the other rank may also use a single [`Collective::Receive`]
-    /// or [`Collective::Send`].
+    /// Runs several sends and receives as one call, so that they cannot deadlock each other. Messages between
+    /// two ranks in one direction match in order. The peer may use a single [`Collective::Receive`] or
+    /// [`Collective::Send`] instead.
     Exchange {
-        /// Peers, with the values for them.
+        /// Peers and the values to send to each.
         sends: Vec<(usize, R)>,
-        /// Peers, with the regions into which their values are received.
+        /// Peers and the memory to receive from each.
         receives: Vec<(usize, R)>,
     },
     /// Blocks later work on the stream until all ranks have reached the barrier.
     Barrier,
-    /// Sums regions to which the ranks have access ([`ProcessGroup::share`](crate::ProcessGroup::share)),
-    /// even if the backend's own sums have another order. Ranks synchronise before the first sum and after
-    /// the last.
+    /// Sums regions in memory shared by [`ProcessGroup::share`](crate::ProcessGroup::share), always in the
+    /// order of `tree`. Ranks synchronise before the first sum and after the last.
     SumShared {
-        /// The sums, which may use the same scratch.
+        /// The sums to run; they may use the same scratch.
         sums: Vec<SharedSum<R>>,
-        /// The parts of all ranks, and the order of additions.
+        /// The order of additions and each rank's number of parts.
         tree: RankTree,
-        /// The device has no other work meanwhile. Affects speed, never results.
+        /// Whether the device has no other work meanwhile. Affects speed, never results.
         alone: bool,
     },
-    /// An [`Collective::Exchange`] of parts of shared regions; each is received at the same offset from which
-    /// it is sent.
+    /// An [`Collective::Exchange`] between shared regions. Values arrive at the offset from which they were
+    /// sent.
     ExchangeShared {
-        /// Peers, with the values for them.
+        /// Peers and the values to send to each.
         sends: Vec<(usize, R)>,
-        /// Peers, with the regions into which their values are received.
+        /// Peers and the memory to receive from each.
         receives: Vec<(usize, R)>,
     },
 }
 
 impl<R> Collective<R> {
-    /// The kind of its calls.
+    /// The kind of call.
     pub fn kind(&self) -> CallKind {
         match self {
             Collective::AllReduce { .. } => CallKind::AllReduce,
@@ -125,26 +124,27 @@ impl<R> Collective<R> {
         }
     }
 
-    /// Returns whether it is made in memory to which the ranks have access.
+    /// Returns whether the collective runs in memory shared by
+    /// [`ProcessGroup::share`](crate::ProcessGroup::share).
     pub fn is_shared(&self) -> bool {
         matches!(self, Collective::SumShared { .. } | Collective::ExchangeShared { .. })
     }
 
-    /// Returns whether its messages are between pairs of ranks, numbered by peer.
+    /// Returns whether the call sends messages between pairs of ranks, numbered per peer.
     pub(crate) fn is_transfer(&self) -> bool {
         self.kind().is_point_to_point() && !self.is_shared()
     }
 
-    /// Returns the same collective with operands of another form.
+    /// Returns the same collective with each operand mapped by `operand`.
     pub(crate) fn map<'a, S>(&'a self, mut operand: impl FnMut(&'a R) -> S) -> Collective<S> {
         let Ok(mapped) = self.try_map(|own| Ok::<_, Infallible>(operand(own)));
         mapped
     }
 
-    /// Returns the same collective with operands of another form.
+    /// Returns the same collective with each operand mapped by `operand`.
     ///
     /// # Errors
-    /// The first that `operand` returns.
+    /// The first error of `operand`.
     pub(crate) fn try_map<'a, S, E>(
         &'a self,
         mut operand: impl FnMut(&'a R) -> Result<S, E>,
@@ -190,7 +190,7 @@ impl<R> Collective<R> {
 }
 
 impl<R: Copy> Collective<R> {
-    /// Returns the same transfer, with peers that `number` numbers.
+    /// Returns the same transfer with peers renumbered by `number`; other collectives are unchanged.
     pub(crate) fn with_peers(self, number: impl Fn(usize) -> usize) -> Self {
         let all = |list: Vec<(usize, R)>| list.into_iter().map(|(peer, own)| (number(peer), own)).collect();
         match self {
@@ -205,7 +205,7 @@ impl<R: Copy> Collective<R> {
 }
 
 impl<'a> Collective<Region<'a>> {
-    /// The messages that it sends to and receives from single peers.
+    /// Returns the point-to-point messages as (sends, receives).
     pub(crate) fn messages(&self) -> (Vec<PeerRegion<'a>>, Vec<PeerRegion<'a>>) {
         match self {
             Collective::Send { to, region } => (vec![(*to, *region)], Vec::new()),
@@ -217,7 +217,7 @@ impl<'a> Collective<Region<'a>> {
         }
     }
 
-    /// Returns the signature on which all ranks of the call must agree.
+    /// Returns the properties of the call that must be equal on all ranks.
     pub(crate) fn signature(&self, call: Call) -> Signature {
         let signature = Signature::new(call);
         match self {
@@ -231,28 +231,27 @@ impl<'a> Collective<Region<'a>> {
 }
 
 impl Collective<()> {
-    /// Sends and receives, alone or in an exchange, with a rank of the group. The caller's own number is
-    /// ignored.
+    /// Transfers of any kind with one rank of the group, for warm-up. The caller's own rank is ignored.
     pub const fn peer(rank: usize) -> Self {
         Collective::Send { to: rank, region: () }
     }
 
-    /// The sum of a type.
+    /// An all-reduce of this dtype, for warm-up.
     pub const fn all_reduce(dtype: DType) -> Self {
         Collective::AllReduce { region: (), dtype }
     }
 
-    /// The sum of a type in shards.
+    /// A reduce-scatter of this dtype, for warm-up.
     pub const fn reduce_scatter(dtype: DType) -> Self {
         Collective::ReduceScatter { input: (), output: (), dtype }
     }
 
-    /// The gather of all ranks' values.
+    /// An all-gather, for warm-up.
     pub const fn all_gather() -> Self {
         Collective::AllGather { input: (), output: () }
     }
 
-    /// The rank with which it communicates; `None` if with all.
+    /// The peer of a send or receive; `None` for other collectives.
     pub const fn peer_rank(&self) -> Option<usize> {
         match self {
             Collective::Send { to: rank, .. } | Collective::Receive { from: rank, .. } => Some(*rank),
@@ -260,7 +259,7 @@ impl Collective<()> {
         }
     }
 
-    /// Returns all collectives and peers of a group of `world_size` ranks.
+    /// Returns every collective and every peer of a group of `world_size` ranks, for warm-up.
     pub fn everything(world_size: usize) -> Vec<Self> {
         let sums = [DType::F32, DType::Bf16, DType::F16];
         let sums = sums.into_iter().flat_map(|dtype| [Self::all_reduce(dtype), Self::reduce_scatter(dtype)]);

@@ -18,15 +18,16 @@ use crate::solo::SoloLink;
 use crate::threads::link::ThreadLink;
 use crate::traffic::Traffic;
 
-/// One rank's end of a transport. It belongs to the worker's thread, which may replace the process group.
+/// One rank's end of a transport: a control channel for the host and a process group for devices. Used on the
+/// worker's thread only.
 pub struct Communicator {
-    /// Small host messages.
+    /// Channel for small host messages.
     pub control: Box<dyn ControlChannel>,
-    /// The group of all ranks, for device regions.
+    /// The group of all ranks, which moves device regions.
     pub group: ProcessGroup,
-    /// The buffer that NCCL's backend would allocate on a GPU; used by counted communicators.
+    /// On a counted communicator, stands for the buffer that NCCL's backend would allocate.
     scratch: Option<Rc<Buffer>>,
-    /// The link of the process group, if the ranks are threads of one process.
+    /// Connection to the other ranks if they are threads of one process.
     pub(crate) threads: Option<ThreadLink>,
 }
 
@@ -36,39 +37,38 @@ impl Communicator {
         Communicator { control: Box::new(control), group, scratch: None, threads: None }
     }
 
-    /// Returns the communicator of a rank that is a thread, with the link of its process group.
+    /// Adds the link of a rank that is a thread.
     pub(crate) fn of_threads(self, link: ThreadLink) -> Self {
         Communicator { threads: Some(link), ..self }
     }
 
-    /// Creates the communicator of a world of one.
+    /// Creates the communicator of a single rank.
     pub fn solo() -> Self {
         Communicator::new(HostControl::new(SoloLink), HostBackend::new(SoloLink))
     }
 
-    /// Creates the communicator of rank `rank` of `world_size` without the others, for runs on Meta. `rank`
-    /// must be below `world_size`.
+    /// Creates the communicator of rank `rank` of `world_size` without the other ranks, for runs on Meta.
+    /// `rank` must be below `world_size`.
     pub fn counted(rank: usize, world_size: usize) -> Self {
         debug_assert!(rank < world_size, "rank {rank} of {world_size}");
         let backend = CountedBackend::new(rank, world_size);
         Communicator::new(CountedControl { rank, world_size, calls: 0 }, backend)
     }
 
-    /// Connects the ranks' GPUs through NCCL, for device regions; the control channel stays. Each rank calls
-    /// it with its own GPU, from the thread that makes all its calls and before it gives that GPU work;
-    /// [`ProcessGroup::warm_up`] follows. A wait longer than `timeout` is an error, including waits of
-    /// `device` itself, which check for failures from now on ([`Device::set_guard`]).
+    /// Moves device regions through NCCL from now on; the control channel stays as it is. Each rank passes
+    /// its own GPU, before giving it work, on the thread that makes all its calls; [`ProcessGroup::warm_up`]
+    /// follows. Waits longer than `timeout` are errors. This includes waits of `device` itself, which check
+    /// for failures from now on ([`Device::set_guard`]).
     ///
-    /// A world of one is returned unchanged. So is a rank on a Meta device that imitates a GPU, except that
-    /// it allocates the same memory.
+    /// A world of one is returned unchanged. A Meta device that imitates a GPU only allocates the same
+    /// memory.
     ///
-    /// A rank that fails should call [`ControlChannel::fail`] before it drops the communicator: NCCL destroys
-    /// a group's communicator on all ranks together, and a rank that knows of no failure waits briefly for
-    /// the others.
+    /// A failing rank should call [`ControlChannel::fail`] before it drops the communicator. NCCL destroys
+    /// communicators on all ranks together, so a rank that knows of no failure waits briefly for the others.
     ///
     /// # Errors
-    /// A device that neither is a GPU nor imitates one; NCCL is missing, has another version than on rank 0,
-    /// or fails; a rank does not arrive.
+    /// The device is not a GPU and does not imitate one, NCCL is missing, fails or differs in version from
+    /// rank 0's, or a rank does not arrive.
     pub fn over_nccl(mut self, device: &Device, timeout: Duration) -> Result<Self> {
         if self.world_size() == 1 {
             return Ok(self);
@@ -84,14 +84,14 @@ impl Communicator {
         Ok(self)
     }
 
-    /// Connects ranks that are threads of one process and use one GPU, for device regions; the control
-    /// channel stays. Each rank calls it with its own device on that GPU. Nothing is allocated.
+    /// Moves device regions between threads of one process that use one GPU; the control channel stays as it
+    /// is. Each rank passes its own device on that GPU. Allocates nothing.
     ///
-    /// A world of one is returned unchanged, and so is a rank on a Meta device that imitates a GPU.
+    /// A world of one, and a Meta device that imitates a GPU, move nothing.
     ///
     /// # Errors
-    /// A device that neither is a GPU nor imitates one, ranks that are not threads of one process or use
-    /// several GPUs, a rank that does not arrive.
+    /// The device is not a GPU and does not imitate one, the ranks are not threads of one process, they use
+    /// several GPUs, or a rank does not arrive.
     pub fn over_shared_gpu(mut self, device: &Device) -> Result<Self> {
         if self.world_size() > 1 && device.is_meta() && device.is_cuda_like() {
             self.group.log_on(device);
@@ -102,22 +102,21 @@ impl Communicator {
         Ok(self)
     }
 
-    /// Splits the ranks into process groups, and returns this rank's. A rank's number in the group is its
-    /// index in the list; a rank in no group gets a group of its own. All ranks call it with the same groups,
-    /// repeated splits in the same order, and then [`ProcessGroup::warm_up`].
+    /// Splits the ranks into process groups, and returns this rank's group. A rank's number in the group is
+    /// its index in the list; an unlisted rank gets a group of its own. All ranks make the same splits in the
+    /// same order, followed by [`ProcessGroup::warm_up`].
     ///
-    /// Groups are independent: each has its own sequence of calls, and its ranks may be in calls of other
-    /// groups in between, as long as calls do not wait for each other in a cycle. On GPUs this holds after
-    /// the warm-up; calls of several groups then run concurrently on different streams. Failures name ranks
-    /// of the world, and end all groups.
+    /// Groups are independent: each numbers its own calls. Ranks may interleave calls of several groups, as
+    /// long as these do not wait for each other in a cycle. On GPUs, calls of several groups run concurrently
+    /// on different streams after the warm-up. A failure names ranks of the world and ends all groups.
     ///
     /// # Errors
-    /// Groups that differ between ranks or contain a rank twice; a failure of a rank or of the transport.
+    /// Ranks passed different groups, a rank is listed twice, or a rank or the transport failed.
     pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<ProcessGroup> {
         self.group.split(groups)
     }
 
-    /// Traffic of all groups of this rank so far.
+    /// Bytes and calls of all groups of this rank so far.
     pub fn traffic(&self) -> Traffic {
         self.group.rank_traffic()
     }

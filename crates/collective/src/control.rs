@@ -1,4 +1,4 @@
-//! The control channel: small messages between the ranks' hosts.
+//! The control channel: small messages between hosts.
 
 use std::fmt;
 use std::rc::Rc;
@@ -7,10 +7,11 @@ use std::time::Duration;
 use crate::call::Call;
 use crate::error::{Failure, Result};
 
-/// Small host messages: configuration checks, identifiers, statistics. Not meant for tensors.
+/// Channel for small host messages such as configuration checks, identifiers and statistics. Not meant for
+/// tensors.
 ///
 /// All ranks make the same calls in the same order; a difference is an error that names both ranks. Every
-/// wait ends with the result, with a peer's failure, or at the deadline.
+/// wait ends with the result, a peer's failure, or the deadline.
 pub trait ControlChannel {
     /// This rank's number in the world, from 0.
     fn rank(&self) -> usize;
@@ -18,33 +19,33 @@ pub trait ControlChannel {
     /// Number of ranks.
     fn world_size(&self) -> usize;
 
-    /// Replaces `message` on every rank by the message of `root`.
+    /// Replaces `message` on every rank with the message of `root`.
     fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()>;
 
-    /// Returns every rank's message, in rank order, on `root`, and `None` elsewhere. Messages may differ in
+    /// Returns every rank's message in rank order on `root`, and `None` elsewhere. Messages may differ in
     /// length.
     fn gather(&mut self, root: usize, message: &[u8]) -> Result<Option<Vec<Vec<u8>>>>;
 
-    /// Returns every rank's message, in rank order, on every rank. Messages may differ in length.
+    /// Returns every rank's message in rank order. Messages may differ in length.
     fn all_gather(&mut self, message: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Returns once every rank has called it.
+    /// Returns once every rank has called this function.
     fn barrier(&mut self) -> Result<()>;
 
-    /// Announces to all ranks that this one ends, with the reason. Their pending and later calls, on both
-    /// channels, return [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). All ranks report
+    /// Announces to all ranks that this rank fails, with the reason. Their pending and later calls on both
+    /// channels return [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). All ranks report
     /// the first failure in the world.
     fn fail(&mut self, reason: &str);
 
-    /// Registers `observer` for every call that begins from now on.
+    /// Calls `observer` at the start of every later call.
     fn observe(&mut self, observer: Observer);
 
-    /// Returns a handle that reports failures and outlives the borrow of the channel. It serves waits for
-    /// something else, such as a device's event.
+    /// Returns a handle that reports failures and outlives the borrow of the channel, for use while waiting
+    /// for a device.
     fn watch(&self) -> Watch;
 }
 
-/// A callback at the start of each call, on the worker's thread. It should be fast.
+/// A callback at the start of each call, on the worker's thread. Should be fast.
 #[derive(Clone)]
 pub struct Observer(Rc<dyn Fn(Call)>);
 
@@ -85,7 +86,7 @@ pub(crate) trait Liveness {
     fn sign(&self) {}
 
     /// Returns the rank among these world numbers for which the others most likely wait. May block briefly to
-    /// ask the ranks.
+    /// query the ranks.
     fn silent(&self, _among: &[usize]) -> Option<usize> {
         None
     }
@@ -93,13 +94,13 @@ pub(crate) trait Liveness {
     /// Records that this rank is alive and waits for something other than ranks.
     fn delay(&self) {}
 
-    /// Returns whether another rank is delayed ([`Watch::delay`]), so that no deadline counts. May block
-    /// briefly to ask the ranks.
+    /// Returns whether another rank is delayed ([`Watch::delay`]), which suspends deadlines. May block
+    /// briefly to query the ranks.
     fn is_delayed(&self) -> bool {
         false
     }
 
-    /// Announces that another rank is lost, if that rank cannot announce it itself.
+    /// Announces the failure of another rank that cannot announce it itself.
     fn lost(&self, _rank: usize, _reason: &str) {}
 }
 
@@ -109,12 +110,12 @@ impl<F: Fn() -> Option<Failure>> Liveness for F {
     }
 }
 
-/// A handle that reports failures. It never blocks, and stays on the worker's thread.
+/// A handle that reports failures. Never blocks; stays on the worker's thread.
 #[derive(Clone)]
 pub struct Watch(Rc<dyn Liveness>);
 
 impl Watch {
-    /// Creates a watch from a function.
+    /// Creates a watch from a function that returns the first failure.
     pub fn new(ask: impl Fn() -> Option<Failure> + 'static) -> Self {
         Watch(Rc::new(ask))
     }
@@ -123,9 +124,8 @@ impl Watch {
         Watch(Rc::new(peers))
     }
 
-    /// Records that this rank is alive and waits for something other than ranks, for example a disk. The
-    /// others, which wait for it, then do so beyond their timeout. To be repeated at least every
-    /// [`DELAY_INTERVAL`].
+    /// Records that this rank is alive but waits for something other than ranks, such as a disk. Other ranks
+    /// then wait for it beyond their timeout. Repeat at least every [`DELAY_INTERVAL`].
     pub fn delay(&self) {
         self.0.delay();
     }

@@ -1,6 +1,5 @@
 //! The counted transport: one rank of several, without the others. Nothing is moved, and each rank receives
-//! its own values. No decision may depend on them. A device that logs its calls has the group's calls in its
-//! log.
+//! its own values, so that no decision may depend on them. Calls are logged if the device logs calls.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -65,7 +64,7 @@ impl ControlChannel for CountedControl {
 
     fn fail(&mut self, _reason: &str) {}
 
-    /// Ignores the observer: a plan has no call to observe.
+    /// Ignores the observer, because no call waits.
     fn observe(&mut self, _observer: Observer) {}
 
     fn watch(&self) -> Watch {
@@ -73,10 +72,10 @@ impl ControlChannel for CountedControl {
     }
 }
 
-/// Memory to which the ranks would have access.
+/// Memory that the ranks would share.
 #[derive(Debug)]
 struct CountedWindow {
-    /// First and last address of each region.
+    /// First and last address of each shared region.
     ranges: Vec<(u64, u64)>,
     sums: Option<SumKernels>,
 }
@@ -87,7 +86,7 @@ impl CountedWindow {
         (first, first + region.bytes as u64)
     }
 
-    /// Returns whether ranks would sum there.
+    /// Returns whether ranks would sum in shared memory: the region is shared and a kernel exists.
     fn adds(&self, sum: &SharedSum<Region<'_>>, tree: &RankTree) -> bool {
         let (first, last) = Self::range(&sum.region);
         let is_shared = self.ranges.iter().any(|(begin, end)| *begin <= first && last <= *end);
@@ -96,14 +95,14 @@ impl CountedWindow {
     }
 }
 
-/// The backend of one rank without the others.
+/// The backend of one rank without the others. Allocates and counts, but moves nothing.
 #[derive(Debug)]
 pub(crate) struct CountedBackend {
     rank: usize,
     ranks: usize,
-    /// Memory to which the ranks have access, if they do.
+    /// Memory that the ranks would share, if any.
     window: Option<CountedWindow>,
-    /// The device whose log has the calls; all groups split from one have the same.
+    /// Device whose log records the calls; shared by all groups split from one.
     device: Rc<RefCell<Option<Device>>>,
 }
 
@@ -113,8 +112,7 @@ impl CountedBackend {
     }
 }
 
-/// Copies a rank's own values to the result. On a GPU it does nothing: there the transport only counts what
-/// is allocated.
+/// Copies a rank's own values to the result. Does nothing on a GPU, where only allocations are counted.
 fn own_values(caller: Caller, from: Region<'_>, to: Region<'_>) -> Result<()> {
     match from.buffer.backend() {
         Backend::Cuda => Ok(()),

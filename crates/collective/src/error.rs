@@ -10,44 +10,44 @@ use crate::call::{Call, Signature};
 /// Result of a collective.
 pub type Result<T> = std::result::Result<T, CollectiveError>;
 
-/// A rank that failed, and its reason.
+/// A failed rank and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Number in the world.
     pub rank: usize,
-    /// The reason that the rank gave.
+    /// Reason reported by the rank.
     pub reason: String,
 }
 
-/// A failed collective. Ranks are world numbers, also for calls in a smaller group.
+/// Error of a collective. Ranks are world numbers, also for calls in a smaller group.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
-    /// Ranks, coordinates or axes that a grid does not have.
+    /// Ranks, coordinates or axes outside the grid.
     #[error("{0}")]
     Grid(String),
-    /// A tensor that a sum over ranks reads or writes failed.
+    /// A tensor operation on a collective's operands or result failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A rank ended, so no call can complete any more.
+    /// Another rank failed or ended, so that no call can complete any more.
     #[error("rank {rank}, {call}: rank {peer} failed: {reason}")]
     PeerFailed {
-        /// Rank that was waiting.
+        /// Rank that reports the error.
         rank: usize,
-        /// The operation.
+        /// The call in progress.
         call: Call,
         /// Rank that failed.
         peer: usize,
         /// The peer's reason.
         reason: String,
     },
-    /// A rank gave no sign of life within the timeout.
+    /// A peer gave no sign of life within the timeout.
     #[error("rank {rank}, {call}: rank {peer} did not answer within {:.1} s", waited.as_secs_f64())]
     Timeout {
         /// Rank that was waiting.
         rank: usize,
-        /// The operation.
+        /// The call in progress.
         call: Call,
-        /// Rank that was waited for.
+        /// Rank that did not answer.
         peer: usize,
         /// Duration of the wait.
         waited: Duration,
@@ -60,7 +60,7 @@ pub enum CollectiveError {
     Stalled {
         /// Rank that was waiting.
         rank: usize,
-        /// The operation.
+        /// The call in progress.
         call: Call,
         /// Duration of the wait.
         waited: Duration,
@@ -68,23 +68,23 @@ pub enum CollectiveError {
     /// Two ranks are in different calls, or in the same call with different operands.
     #[error("rank {rank} is in {mine}, but rank {peer} is in {theirs}")]
     Mismatch {
-        /// Rank that detected it.
+        /// Rank that detected the mismatch.
         rank: usize,
-        /// The call of that rank.
+        /// Call of the detecting rank.
         mine: Box<Signature>,
         /// The other rank.
         peer: usize,
-        /// The call of the other rank.
+        /// Call of the other rank.
         theirs: Box<Signature>,
     },
-    /// An operand that no transport supports.
+    /// An invalid operand.
     #[error("rank {rank}, {call}: {problem}")]
     Operand {
         /// Rank that called.
         rank: usize,
         /// The call.
         call: Call,
-        /// The problem.
+        /// Description of the problem.
         problem: String,
     },
     /// A region could not be read or written.
@@ -98,7 +98,7 @@ pub enum CollectiveError {
         #[source]
         source: Box<DeviceError>,
     },
-    /// The library that the transport uses failed.
+    /// The transport's library failed.
     #[error("rank {rank}, {call}: {library} error {code}: {text}")]
     Library {
         /// Rank that called.
@@ -109,7 +109,7 @@ pub enum CollectiveError {
         library: &'static str,
         /// The library's error code.
         code: i64,
-        /// The library's text for the error.
+        /// The library's error message.
         text: String,
     },
 }

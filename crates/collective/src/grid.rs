@@ -1,6 +1,6 @@
 //! The grid of ranks: its axes, their order and sizes, and the coordinates of every rank.
 //!
-//! All arithmetic on ranks is here.
+//! All arithmetic on ranks is in this module.
 //!
 //! ```
 //! use collective::{Axis, RankGrid};
@@ -13,20 +13,20 @@ use std::fmt;
 
 use crate::error::{CollectiveError, Result};
 
-/// Defines the axes in their order, the one that varies slowest first, each with its name.
+/// Defines the axes of the grid, each with its name, the slowest-varying first.
 macro_rules! axes {
     ($($(#[$documentation:meta])* $axis:ident = $name:literal,)*) => {
-        /// An axis of the grid: a way in which ranks share the work.
+        /// An axis of the grid: one way to divide work among ranks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Axis {
             $($(#[$documentation])* $axis,)*
         }
 
         impl Axis {
-            /// All axes in the order by which ranks are numbered, the slowest varying first.
+            /// All axes in the order of rank numbering, the slowest-varying first.
             pub const ALL: [Axis; [$($name),*].len()] = [$(Axis::$axis),*];
 
-            /// Name in messages and files, and of the key in `[parallel]` that sets the axis's size.
+            /// Name in messages and files, and the key in `[parallel]` that sets the axis's size.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Axis::$axis => $name,)*
@@ -37,13 +37,13 @@ macro_rules! axes {
 }
 
 axes! {
-    /// Ranks hold the same stages and run different micro-batches.
+    /// Data parallelism: ranks hold the same stages and run different micro-batches.
     Data = "data",
-    /// Ranks hold different stages of one model.
+    /// Pipeline parallelism: ranks hold different stages of one model.
     Pipeline = "pipeline",
-    /// Ranks hold different pieces of each sequence, and the same parameters.
+    /// Context parallelism: ranks hold the same parameters and different pieces of each sequence.
     Context = "context",
-    /// Ranks hold different parts of each layer, and are neighbours.
+    /// Tensor parallelism: neighbouring ranks hold different parts of each layer.
     Tensor = "tensor",
 }
 
@@ -51,12 +51,12 @@ axes! {
 pub(crate) const AXES: usize = Axis::ALL.len();
 
 impl Axis {
-    /// Returns whether ranks along the axis run collectives; otherwise they only send and receive.
+    /// Returns whether ranks along the axis run collectives. Pipeline ranks only send and receive.
     pub(crate) const fn runs_collectives(self) -> bool {
         !matches!(self, Axis::Pipeline)
     }
 
-    /// Returns whether ranks along the axis compute different examples, so that gradients are summed over it.
+    /// Returns whether ranks along the axis compute different examples; gradients are then summed over it.
     pub const fn divides_examples(self) -> bool {
         matches!(self, Axis::Data)
     }
@@ -67,23 +67,23 @@ impl Axis {
     }
 }
 
-/// The sizes of a grid's axes, in the order by which its ranks are numbered.
+/// Sizes of a grid's axes, in the order of rank numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridShape {
-    /// Every axis once with its number of ranks, the slowest varying first.
+    /// Every axis with its number of ranks, the slowest-varying first.
     axes: [(Axis, usize); AXES],
 }
 
 impl GridShape {
     /// Creates a grid in the order of [`Axis::ALL`] from the size of each axis.
-    pub fn of(size: impl Fn(Axis) -> usize) -> Self {
+    pub fn from_sizes(size: impl Fn(Axis) -> usize) -> Self {
         GridShape { axes: Axis::ALL.map(|axis| (axis, size(axis))) }
     }
 
-    /// Creates a grid from a list of axes, the slowest varying first. An axis that is not listed has size 1.
+    /// Creates a grid from a list of axes, the slowest-varying first. Unlisted axes have size 1.
     ///
     /// # Errors
-    /// An axis that is listed twice.
+    /// An axis is listed twice.
     pub fn new(axes: &[(Axis, usize)]) -> Result<Self> {
         let is_listed = |axis: Axis, list: &[(Axis, usize)]| list.iter().any(|(other, _)| *other == axis);
         let twice = (1..axes.len()).find(|index| is_listed(axes[*index].0, &axes[..*index]));
@@ -91,31 +91,31 @@ impl GridShape {
             return Err(CollectiveError::Grid(format!("axis {} is listed twice", axes[index].0.name())));
         }
         let others = Axis::ALL.into_iter().filter(|axis| !is_listed(*axis, axes)).map(|axis| (axis, 1));
-        let mut shape = GridShape::of(|_| 1);
+        let mut shape = GridShape::from_sizes(|_| 1);
         shape.axes.iter_mut().zip(axes.iter().copied().chain(others)).for_each(|(entry, axis)| *entry = axis);
         Ok(shape)
     }
 
-    /// Returns the grid with another size along an axis.
+    /// Returns the grid with another size along `axis`.
     #[must_use]
     pub fn with_size(mut self, axis: Axis, size: usize) -> Self {
         self.axes.iter_mut().filter(|(other, _)| *other == axis).for_each(|entry| entry.1 = size);
         self
     }
 
-    /// Returns the grid with as many ranks along `axis` as give `ranks` ranks in all, if some number does.
+    /// Resizes `axis` so that the grid has `ranks` ranks in all; `None` if no size does.
     #[must_use]
     pub fn filled_along(self, axis: Axis, ranks: usize) -> Option<Self> {
         let others = self.with_size(axis, 1).world_size();
         (others > 0 && ranks.is_multiple_of(others)).then(|| self.with_size(axis, ranks / others))
     }
 
-    /// The axes with their numbers of ranks, the slowest varying first.
+    /// The axes with their numbers of ranks, the slowest-varying first.
     pub fn axes(&self) -> impl Iterator<Item = (Axis, usize)> + use<> {
         self.axes.into_iter()
     }
 
-    /// The names of the axes with their numbers of ranks, the slowest varying first.
+    /// The names of the axes with their numbers of ranks, the slowest-varying first.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, usize)> + use<> {
         self.axes().map(|(axis, size)| (axis.name(), size))
     }
@@ -125,20 +125,20 @@ impl GridShape {
         self.size_over(&[axis])
     }
 
-    /// Number of ranks in a group over these axes.
+    /// Number of ranks in a group over several axes: the product of their sizes.
     pub fn size_over(&self, axes: &[Axis]) -> usize {
         self.sizes_of(|axis| axes.contains(&axis))
     }
 
-    /// Number of ranks in all.
+    /// Number of ranks in the grid.
     pub fn world_size(&self) -> usize {
         self.sizes_of(|_| true)
     }
 
-    /// Returns the grid as seen by a rank.
+    /// Returns the grid with the coordinates of `rank`.
     ///
     /// # Errors
-    /// A rank outside the grid, or a grid that is empty or too large.
+    /// The rank is outside the grid, or the grid is empty or too large.
     pub fn seen_from(self, rank: usize) -> Result<RankGrid> {
         if rank < self.world_size() && self.world_size() < usize::MAX {
             return Ok(RankGrid { shape: self, rank });
@@ -146,13 +146,13 @@ impl GridShape {
         Err(CollectiveError::Grid(format!("rank {rank} is not one of {self} ranks")))
     }
 
-    /// The product of some sizes, at most [`usize::MAX`].
+    /// Multiplies the sizes of the axes for which `counts`, saturating at [`usize::MAX`].
     fn sizes_of(&self, counts: impl Fn(Axis) -> bool) -> usize {
         let sizes = self.axes().filter(|(axis, _)| counts(*axis)).map(|(_, size)| size);
         sizes.fold(1, usize::saturating_mul)
     }
 
-    /// Distance in rank numbers between neighbours along an axis.
+    /// Difference in rank number between neighbours along an axis.
     fn stride(&self, axis: Axis) -> usize {
         let faster = self.axes().skip_while(|(other, _)| *other != axis).skip(1);
         faster.map(|(_, size)| size).product()
@@ -163,7 +163,7 @@ impl GridShape {
     }
 }
 
-/// Sizes in the order of the axes, as in `2 × 4`.
+/// Formats the sizes in the order of the axes, such as `2 × 4`.
 impl fmt::Display for GridShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes: Vec<_> = self.axes().map(|(_, size)| size.to_string()).collect();
@@ -171,16 +171,16 @@ impl fmt::Display for GridShape {
     }
 }
 
-/// The ranks that differ from one rank along some axes only.
+/// The ranks of a group along one axis or several, and this rank's index among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// World numbers of the ranks, ascending: by coordinates along the axes, in the order of the grid.
+    /// World numbers of the ranks, ascending.
     pub ranks: Vec<usize>,
-    /// Coordinate of this rank.
+    /// Index of this rank in `ranks`.
     pub index: usize,
 }
 
-/// The grid of ranks as seen by one rank: an immutable value that is passed down.
+/// The grid of ranks as seen by one rank. Immutable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     shape: GridShape,
@@ -188,10 +188,10 @@ pub struct RankGrid {
 }
 
 impl RankGrid {
-    /// Creates the view of rank `rank` of a grid with these axes ([`GridShape::new`]).
+    /// Creates the grid with these axes ([`GridShape::new`]) as seen by rank `rank`.
     ///
     /// # Errors
-    /// As for [`GridShape::new`] and [`GridShape::seen_from`].
+    /// Errors of [`GridShape::new`] and [`GridShape::seen_from`].
     pub fn new(axes: &[(Axis, usize)], rank: usize) -> Result<Self> {
         GridShape::new(axes)?.seen_from(rank)
     }
@@ -221,7 +221,7 @@ impl RankGrid {
         self.shape.coordinate(axis, self.rank)
     }
 
-    /// This rank's coordinate in its group over some axes, from 0: the index in [`Group::ranks`].
+    /// This rank's index in its group over some axes ([`Group::ranks`]).
     pub fn coordinate_over(&self, axes: &[Axis]) -> usize {
         let listed = self.shape.axes().filter(|(axis, _)| axes.contains(axis));
         listed.fold(0, |coordinate, (axis, size)| coordinate * size + self.coordinate(axis))
@@ -230,13 +230,13 @@ impl RankGrid {
     /// Returns the same grid as seen by another rank.
     ///
     /// # Errors
-    /// A rank outside the grid.
+    /// The rank is outside the grid.
     pub fn seen_from(&self, rank: usize) -> Result<Self> {
         self.shape.seen_from(rank)
     }
 
-    /// Returns the rank of the world with these coordinates, each below its axis's size. Along other axes it
-    /// has this rank's coordinates.
+    /// Returns the world rank at these coordinates, each below its axis's size. Unlisted axes keep this
+    /// rank's coordinates.
     pub fn rank_at(&self, coordinates: &[(Axis, usize)]) -> usize {
         coordinates.iter().fold(self.rank, |rank, (axis, coordinate)| {
             let stride = self.shape.stride(*axis);
@@ -244,13 +244,13 @@ impl RankGrid {
         })
     }
 
-    /// Returns the ranks that differ from this one along `axis` only, including this one.
+    /// Returns the ranks that differ from this rank along `axis` only, including this rank.
     pub fn group(&self, axis: Axis) -> Group {
         self.group_over(&[axis])
     }
 
-    /// Returns the ranks that differ from this one along some axes only, including this one. The order in
-    /// which the axes are listed has no effect.
+    /// Returns the ranks that differ from this rank along some axes only, including this rank. The order of
+    /// `axes` has no effect.
     pub fn group_over(&self, axes: &[Axis]) -> Group {
         let first = axes.iter().map(|axis| (*axis, 0)).collect::<Vec<_>>();
         let listed = self.shape.axes().filter(|(axis, _)| axes.contains(axis));
@@ -266,12 +266,12 @@ impl RankGrid {
         self.groups_over(&[axis])
     }
 
-    /// Returns the groups of `size` neighbours along an axis, of all ranks.
+    /// Divides each group along an axis into groups of `size` neighbours.
     pub fn neighbours(&self, axis: Axis, size: usize) -> Vec<Vec<usize>> {
         self.neighbours_over(&[axis], size)
     }
 
-    /// Returns the groups of `size` neighbours in each group over some axes, of all ranks.
+    /// Divides each group over some axes into groups of `size` neighbours.
     pub fn neighbours_over(&self, axes: &[Axis], size: usize) -> Vec<Vec<usize>> {
         let groups = self.groups_over(axes).into_iter();
         groups
@@ -279,16 +279,16 @@ impl RankGrid {
             .collect()
     }
 
-    /// Returns the groups of ranks with the same index in each of the [`RankGrid::neighbours`].
+    /// Returns the groups of ranks with equal index within their [`RankGrid::neighbours`].
     pub fn across_neighbours(&self, axis: Axis, size: usize) -> Vec<Vec<usize>> {
         self.across_neighbours_over(&[axis], size)
     }
 
-    /// Returns the groups of ranks with the same index in each of the [`RankGrid::neighbours_over`].
+    /// Returns the groups of ranks with equal index within their [`RankGrid::neighbours_over`].
     pub fn across_neighbours_over(&self, axes: &[Axis], size: usize) -> Vec<Vec<usize>> {
         let across = |group: Vec<usize>| {
-            let of = |index: usize| group.iter().skip(index).step_by(size.max(1)).copied().collect();
-            (0..size.min(group.len())).map(of).collect::<Vec<_>>()
+            let with_index = |index: usize| group.iter().skip(index).step_by(size.max(1)).copied().collect();
+            (0..size.min(group.len())).map(with_index).collect::<Vec<_>>()
         };
         self.groups_over(axes).into_iter().flat_map(across).collect()
     }

@@ -1,4 +1,4 @@
-//! The process groups of one rank: one for the world, and one for each axis whose ranks run collectives.
+//! The process groups of one rank: the world's, and one for each axis that runs collectives.
 //!
 //! | call | axis |
 //! | --- | --- |
@@ -22,21 +22,21 @@ use crate::grid::{AXES, Axis, RankGrid};
 use crate::process_group::ProcessGroup;
 use crate::traffic::{AxisTraffic, Traffic};
 
-/// Handles to the groups of the axes along which a rank has others, for the operators of its passes.
+/// The groups of a rank along the axes on which it has peers, for the operators of a pass.
 ///
-/// The default is that of a rank alone.
+/// The default has no groups, as for a single rank.
 #[derive(Clone, Debug, Default)]
 pub struct AxisGroups([Option<ProcessGroup>; AXES]);
 
 impl AxisGroups {
-    /// Returns the same handles, with the group of an axis.
+    /// Sets the group along an axis; a group of one rank is ignored.
     #[must_use]
     pub fn with(mut self, axis: Axis, group: ProcessGroup) -> Self {
         self.0[axis.index()] = (group.world_size() > 1).then_some(group);
         self
     }
 
-    /// This rank's group along an axis; `None` if the rank is alone there.
+    /// This rank's group along an axis; `None` if it has no peers there.
     pub fn along(&self, axis: Axis) -> Option<&ProcessGroup> {
         self.0[axis.index()].as_ref()
     }
@@ -54,12 +54,13 @@ pub struct DividedGroup {
 }
 
 impl DividedGroup {
-    /// Returns the groups of an axis that is not divided.
+    /// Returns the groups of an undivided axis.
     pub fn undivided(all: ProcessGroup) -> Self {
         DividedGroup { within: all.clone(), across: Communicator::solo().group, all }
     }
 
-    /// Returns groups that only count, of the first of `ranks` ranks in groups of `size`, which divides them.
+    /// Returns counted groups of the first of `ranks` ranks, divided into groups of `size`. `size` must
+    /// divide `ranks`.
     pub fn counted(ranks: usize, size: usize) -> Self {
         let [all, within, across] =
             [ranks, size, ranks / size.max(1)].map(|ranks| Communicator::counted(0, ranks.max(1)).group);
@@ -67,19 +68,19 @@ impl DividedGroup {
     }
 }
 
-/// The transports of one rank of a grid.
+/// All process groups of one rank of a grid.
 ///
-/// Along an axis with all ranks of the world the group is the world's, and a rank alone along an axis has a
-/// group of its own. Groups along other axes with collectives are split from the world's. Pipeline ranks only
-/// send to each other, which needs no communicator of their own: their transfers use the world's group.
+/// An axis that contains all ranks of the world uses the world's group. An axis of size 1 has a group of one
+/// rank. Groups along other axes are split from the world's. Pipeline ranks only send to each other, so they
+/// use the world's group as well.
 pub struct GridGroups {
     communicator: Communicator,
     grid: RankGrid,
-    /// Groups that are not the world's, by axis.
+    /// Groups other than the world's, by axis.
     own: [Option<ProcessGroup>; AXES],
-    /// An axis whose group is over several axes, and those axes.
+    /// An axis whose group spans several axes, and these axes.
     joined: Option<(Axis, Vec<Axis>)>,
-    /// An axis that is divided, with its groups within and across neighbours.
+    /// A divided axis, with its groups within and across neighbours.
     divided: Option<(Axis, [ProcessGroup; 2])>,
 }
 
@@ -87,7 +88,7 @@ impl GridGroups {
     /// Splits the groups of a grid from the world's group. All ranks call it.
     ///
     /// # Errors
-    /// A grid with another number of ranks than the world; a failure of a rank or of the transport.
+    /// The grid and the world differ in size, or a rank or the transport failed.
     pub fn new(mut communicator: Communicator, grid: RankGrid) -> Result<Self> {
         if communicator.world_size() != grid.world_size() {
             let ranks = communicator.world_size();
@@ -107,8 +108,8 @@ impl GridGroups {
         Ok(GridGroups { communicator, grid, own, joined: None, divided: None })
     }
 
-    /// Extends the group of an axis to the ranks along it and along `others`, numbered by
-    /// [`RankGrid::coordinate_over`] these axes. All ranks call it, before [`GridGroups::divide`].
+    /// Extends the group of an axis to the ranks along `others` as well, numbered by
+    /// [`RankGrid::coordinate_over`]. All ranks call it, before [`GridGroups::divide`].
     pub fn join(&mut self, axis: Axis, others: &[Axis]) -> Result<()> {
         let axes = [&[axis], others].concat();
         self.own[axis.index()] = match self.grid.shape().size_over(&axes) {
@@ -120,15 +121,15 @@ impl GridGroups {
         Ok(())
     }
 
-    /// The axes over which the group of an axis is.
+    /// The axes that the group of `axis` spans.
     fn axes_of(&self, axis: Axis) -> Vec<Axis> {
         match &self.joined {
-            Some((of, axes)) if *of == axis => axes.clone(),
+            Some((joined, axes)) if *joined == axis => axes.clone(),
             _ => vec![axis],
         }
     }
 
-    /// Divides the ranks along an axis into groups of `size` neighbours, if there are several. All ranks call
+    /// Divides the group of an axis into groups of `size` neighbours, if it has more ranks. All ranks call
     /// it.
     pub fn divide(&mut self, axis: Axis, size: usize) -> Result<()> {
         let axes = self.axes_of(axis);
@@ -147,7 +148,7 @@ impl GridGroups {
     pub fn divided(&self, axis: Axis) -> Result<DividedGroup> {
         let all = self.along(axis)?;
         Ok(match &self.divided {
-            Some((of, [within, across])) if *of == axis => {
+            Some((divided, [within, across])) if *divided == axis => {
                 DividedGroup { all, within: within.clone(), across: across.clone() }
             }
             _ => DividedGroup::undivided(all),
@@ -164,7 +165,7 @@ impl GridGroups {
         &mut self.communicator
     }
 
-    /// The channel for messages between the hosts of all ranks.
+    /// The channel for small messages between all ranks' hosts.
     pub fn control(&mut self) -> &mut dyn ControlChannel {
         &mut *self.communicator.control
     }
@@ -178,7 +179,7 @@ impl GridGroups {
     /// coordinate.
     ///
     /// # Errors
-    /// An axis whose ranks only send and receive, in a grid with other axes.
+    /// The axis's ranks only send and receive, and the grid has other axes.
     pub fn along(&self, axis: Axis) -> Result<ProcessGroup> {
         if let Some(group) = &self.own[axis.index()] {
             return Ok(group.clone());
@@ -189,15 +190,14 @@ impl GridGroups {
         Err(CollectiveError::Grid(format!("ranks along the {} axis run no collectives", axis.name())))
     }
 
-    /// Handles to the groups of all axes that run collectives.
+    /// Returns the groups of all axes that run collectives.
     pub fn handles(&self) -> AxisGroups {
         let axes = Axis::ALL.into_iter().filter(|axis| axis.runs_collectives());
         let groups = axes.filter_map(|axis| Some((axis, self.along(axis).ok()?)));
         groups.fold(AxisGroups::default(), |handles, (axis, group)| handles.with(axis, group))
     }
 
-    /// Runs sends and receives between ranks along an axis, in which peers are coordinates. May wait for the
-    /// other ranks.
+    /// Runs sends and receives along an axis; peers are coordinates. May wait for the other ranks.
     pub fn transfer(&self, axis: Axis, transfer: Collective<Region<'_>>, stream: StreamKind) -> Result<()> {
         let own = &self.own[axis.index()];
         let number = |coordinate: usize| match own {
@@ -207,8 +207,8 @@ impl GridGroups {
         own.as_ref().unwrap_or(&self.communicator.group).run(transfer.with_peers(number), stream)
     }
 
-    /// Makes the connections of `world`, and those of `along` on the groups of those axes, so that none is
-    /// made later.
+    /// Connects the devices for the collectives of `world` on the world's group, and of `along` on each
+    /// axis's group, ahead of their first use.
     pub fn warm_up(
         &mut self,
         mut world: Vec<Collective<()>>,
@@ -221,7 +221,9 @@ impl GridGroups {
             if let Some(group) = &self.own[axis.index()] {
                 group.warm_up(uses)?;
             }
-            let Some((_, groups)) = self.divided.as_ref().filter(|(of, _)| of == axis) else { continue };
+            let Some((_, groups)) = self.divided.as_ref().filter(|(divided, _)| divided == axis) else {
+                continue;
+            };
             for group in groups {
                 let exists =
                     |used: &&Collective<()>| used.peer_rank().is_none_or(|peer| peer < group.world_size());
@@ -232,7 +234,7 @@ impl GridGroups {
         Ok(())
     }
 
-    /// Registers `observer` for every call that begins from now on, on all groups.
+    /// Calls `observer` at the start of every later call, on all groups.
     pub fn observe(&mut self, observer: &Observer) {
         self.communicator.control.observe(observer.clone());
         self.communicator.group.observe(observer.clone());
@@ -240,24 +242,24 @@ impl GridGroups {
         self.own.iter().flatten().chain(divided).for_each(|group| group.observe(observer.clone()));
     }
 
-    /// Traffic of all groups so far.
+    /// Bytes and calls of all groups so far.
     pub fn traffic(&self) -> Traffic {
         self.communicator.traffic()
     }
 
-    /// Traffic of all groups so far, by axis.
+    /// Bytes and calls of all groups so far, by axis.
     pub fn traffic_by_axis(&self) -> AxisTraffic {
         let mut by_axis = AxisTraffic::default();
-        let of = |group: &ProcessGroup| group.traffic().total();
+        let total = |group: &ProcessGroup| group.traffic().total();
         for (traffic, group) in by_axis.0.iter_mut().zip(&self.own) {
-            group.iter().for_each(|group| *traffic += of(group));
+            group.iter().for_each(|group| *traffic += total(group));
         }
         if let Some((axis, groups)) = &self.divided {
-            groups.iter().for_each(|group| by_axis.0[axis.index()] += of(group));
+            groups.iter().for_each(|group| by_axis.0[axis.index()] += total(group));
         }
         let whole = |axis: &Axis| self.grid.shape().size_over(&self.axes_of(*axis)) == self.grid.world_size();
         let axis = Axis::ALL.into_iter().filter(|axis| self.grid.size(*axis) > 1).find(whole);
-        by_axis.0[axis.unwrap_or(Axis::Pipeline).index()] += of(&self.communicator.group);
+        by_axis.0[axis.unwrap_or(Axis::Pipeline).index()] += total(&self.communicator.group);
         by_axis
     }
 }

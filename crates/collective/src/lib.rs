@@ -1,22 +1,22 @@
-//! Communication between ranks: small host messages on the control channel, device regions in process groups.
+//! Communication between ranks: a control channel for small host messages, process groups for device regions.
 //!
 //! The one idea: **a wait never hangs and a sum never changes**. Every call has a sequence number and every
 //! wait a deadline. If a rank fails, falls silent or makes another call than its peers, all of them get an
-//! error that names rank, operation and number ([`CollectiveError`]). Sums over ranks are added in the order
-//! of a fixed tree and rounded at each node, so their bits do not depend on the order of arrival.
+//! error with rank, operation and number ([`CollectiveError`]). Sums over ranks follow a fixed tree and are
+//! rounded at each node, so their bits do not depend on the order of arrival.
 //!
 //! A worker holds one [`Communicator`] from one of the transports:
 //!
-//! * [`Communicator::solo`]: a world of one;
+//! * [`Communicator::solo`]: a single rank;
 //! * [`threads::run`]: ranks as threads of one process;
-//! * [`tcp::start`]: ranks as processes that a launcher such as `torchrun` starts, connected over TCP;
-//! * `mpi::start`, with the feature `mpi`: ranks as processes that an MPI launcher starts;
+//! * [`tcp::start`]: ranks as processes started by a launcher such as `torchrun`, connected over TCP;
+//! * `mpi::start`, with the feature `mpi`: ranks as processes started by an MPI launcher;
 //! * [`Communicator::over_nccl`]: any of these, with device regions moved by NCCL;
-//! * [`Communicator::over_shared_gpu`]: threads that use one GPU, with device regions moved by that GPU;
-//! * [`Communicator::counted`]: one rank of many alone, for planning; it moves nothing and counts everything.
+//! * [`Communicator::over_shared_gpu`]: threads that share one GPU, which moves their device regions;
+//! * [`Communicator::counted`]: one rank of many, for planning; moves nothing and counts everything.
 //!
-//! A call is a value, a [`Collective`], that a [`ProcessGroup`] checks, numbers, counts, logs and passes to
-//! its backend. [`Communicator::divide`] makes further groups beside that of all ranks.
+//! A call is a value, a [`Collective`]. A [`ProcessGroup`] checks, numbers, counts and logs it, then passes
+//! it to its backend. [`Communicator::divide`] creates further groups.
 //!
 //! ```
 //! use collective::Collective;
@@ -38,11 +38,11 @@
 //! # Ok::<(), collective::threads::RunError<String>>(())
 //! ```
 //!
-//! [`RankGrid`] gives ranks coordinates along axes, [`GridGroups`] each rank its groups by axis, and
+//! [`RankGrid`] gives ranks coordinates along axes, [`GridGroups`] holds each rank's groups by axis, and
 //! [`tensors`] has collectives of whole tensors.
 //!
-//! The crate does not know what the values mean. A new transport for host memory implements the queues of
-//! `link` and gets the rest from `host`; one for device memory implements [`GroupBackend`].
+//! The crate does not know what the values mean. A new host transport implements the queues of `link`; `host`
+//! provides the rest. A transport for device memory implements [`GroupBackend`].
 
 mod backend;
 mod call;

@@ -1,6 +1,6 @@
-//! The bytes of one message: limited in number, and aligned so that they can be summed without a copy.
+//! The bytes of one message: of bounded length, and aligned so that they can be summed without a copy.
 
-/// Maximum bytes in one message. A multiple of every element's size.
+/// Maximum bytes of one message; a multiple of every element size.
 pub(crate) const PAYLOAD_BYTES: usize = 256 << 10;
 /// Number of idle payloads that a pool keeps.
 const KEPT: usize = 16;
@@ -12,8 +12,8 @@ pub(crate) struct Payload {
     len: usize,
 }
 
-/// Bytes of messages that a rank keeps for reuse if its longest operand has `longest` bytes: one in the
-/// making and a full pool.
+/// Host bytes that a rank keeps for reusing messages, if its longest operand has `longest` bytes: a full pool
+/// and one message in use.
 #[must_use]
 pub fn kept_bytes(longest: u64) -> u64 {
     (1 + KEPT as u64) * longest.min(PAYLOAD_BYTES as u64)

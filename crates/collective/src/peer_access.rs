@@ -1,9 +1,9 @@
-//! Sums and copies between ranks that have access to each other's memory.
+//! Sums and copies between ranks with access to each other's memory.
 //!
-//! Every call runs between two meetings of all ranks. After the first meeting, all ranks have written the
-//! values to be read and read the values to be overwritten. Between the meetings, each range of a region
-//! belongs on all ranks to the one rank that sums or copies it. After the second, each rank may use its own
-//! memory again.
+//! Every call runs between two meetings of all ranks. At the first meeting, all ranks have written the values
+//! to be read and read the values to be overwritten. Between the meetings, each range of a region is used by
+//! only one rank, which sums or copies it on all ranks. After the second, each rank may use its own memory
+//! again.
 
 use device::{DType, Region, Result, StreamKind};
 use tensor::ops::tree::{self, SumTree, TreeKernel};
@@ -13,21 +13,21 @@ use crate::rank_tree::RankTree;
 /// Tuning of peer-to-peer sums. Affects speed, never results.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerAccessOptions {
-    /// Most blocks, and so multiprocessors, of the kernel that reads the other ranks' memory.
+    /// Maximum number of blocks, and so of multiprocessors, of the kernel that reads the other ranks' memory.
     pub blocks: u32,
-    /// How values move between ranks while other work runs.
+    /// How values move between ranks while the device has other work.
     pub method: PeerMethod,
-    /// Kernels that sum; without them, ranks do not share memory.
+    /// Kernels for sums; without them, ranks do not share memory.
     pub sums: Option<SumKernels>,
-    /// The regions of ranks with several parts of a sum.
+    /// Order of the shared regions on ranks with several parts of a sum.
     pub layout: SharedLayout,
 }
 
-/// The order of the regions that ranks share, of which those with several parts of a sum have more.
+/// Order of the shared regions. Ranks with several parts of a sum share more regions than others.
 ///
-/// The first `common` regions are those that every rank has, and the sums are made in the first `summed` of
-/// them. Second parts follow the common regions, one of each summed region and as long, then third ones. By
-/// default all ranks share equally many regions, and have one part of each sum.
+/// Every rank has the first `common` regions. Sums are made in the first `summed` of them. Further parts of
+/// the summed regions follow, first all second parts, then all third parts, each as long as its first part.
+/// By default all ranks share equally many regions and have one part of each sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedLayout {
     /// Number of regions that every rank has.
@@ -37,7 +37,7 @@ pub struct SharedLayout {
 }
 
 impl SharedLayout {
-    /// Returns the index of a rank's part of a region; `None` for a further part of one that has none.
+    /// Returns the index of a rank's part of a region; `None` if the region has no further parts.
     fn part(self, region: usize, part: usize) -> Option<usize> {
         match part.checked_sub(1) {
             None => Some(region),
@@ -45,7 +45,7 @@ impl SharedLayout {
         }
     }
 
-    /// Returns whether ranks may share regions of these lengths together.
+    /// Returns whether two ranks with regions of these lengths may share memory.
     pub(crate) fn agrees(self, lengths: &[u64], others: &[u64]) -> bool {
         if self.summed == 0 {
             return lengths == others;
@@ -69,12 +69,11 @@ impl Default for PeerAccessOptions {
 /// Kernels that sum the parts of several ranks as a binary tree, rounding each node to the dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct SumKernels {
-    /// Returns the kernel for a dtype and an order; `None` if there is none.
+    /// Returns the kernel for a dtype and an order; `None` if none exists.
     pub kernel: fn(DType, &SumTree) -> Option<TreeKernel>,
-    /// Returns the blocks of a launch over a number of vectors of a number of parts, at most the third
-    /// argument.
+    /// Returns the number of thread blocks for (vectors, parts, maximum).
     pub blocks: fn(usize, usize, u32) -> u32,
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
 }
 
@@ -97,33 +96,33 @@ system::names! {
     }
 }
 
-/// A sum over ranks of the same range of a shared region on every rank, and of its further parts.
+/// A sum over ranks of one range of a shared region, in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedSum<R> {
-    /// The range that is summed in place, of this rank's first part.
+    /// The range in this rank's first part, which the sum replaces.
     pub region: R,
-    /// Workspace of at least [`RankTree::scratch_elements`] of that length, on the same device, not shared;
-    /// overwritten.
+    /// Private workspace on the same device, overwritten. At least [`RankTree::scratch_elements`] of the
+    /// region's length.
     pub scratch: R,
     /// Type of the elements.
     pub dtype: DType,
-    /// Whether every rank gets the whole sum; if false, each gets only its own of the equal shards.
+    /// Whether every rank gets the whole sum; if false, each rank gets only its own equal shard.
     pub everywhere: bool,
 }
 
-/// The answer to [`ProcessGroup::share`](crate::ProcessGroup::share).
+/// Result of [`ProcessGroup::share`](crate::ProcessGroup::share).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAccess {
     /// Ranks have access to each other's memory.
     Granted,
-    /// Ranks have no access to each other's memory, for this reason.
+    /// Ranks have no access to each other's memory; the reason.
     Denied(String),
 }
 
-/// Bytes of a vector that kernels move; shards begin at multiples of it.
+/// Bytes of the vectors that kernels move; shards begin at multiples of it.
 const VECTOR: usize = 16;
 
-/// A range of a shared region, the same on every rank.
+/// A range of a shared region, equal on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedRange {
     /// Index of the region.
@@ -134,10 +133,10 @@ pub(crate) struct SharedRange {
     pub(crate) bytes: usize,
 }
 
-/// The parts of a shard that one rank sums.
+/// The parts that one rank sums for its shard.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerSum<'a> {
-    /// The shard in the first part of each rank, where the sum goes.
+    /// The shard within each rank's first part, which the sum replaces.
     pub(crate) own: SharedRange,
     /// Rank and range of each part, in the order of the tree.
     pub(crate) parts: Vec<(usize, SharedRange)>,
@@ -147,16 +146,15 @@ pub(crate) struct PeerSum<'a> {
     pub(crate) dtype: DType,
 }
 
-/// One rank's operations on the shared memory. Each call is enqueued on a stream, in order.
+/// One rank's operations in the shared memory. Each call is enqueued on a stream, in order.
 pub(crate) trait PeerEngine {
-    /// Blocks later work until all ranks have reached their meeting of this number and finished their work
-    /// before it.
+    /// Blocks later work until all ranks have reached meeting `number` and finished their work before it.
     fn meet(&mut self, number: u32, stream: StreamKind) -> Result<()>;
 
-    /// Sums all parts into this rank's memory or into all ranks' memory.
+    /// Sums all parts into this rank's memory or, if `everywhere`, into all ranks' memory.
     fn add(&mut self, sum: &PeerSum<'_>, everywhere: bool, stream: StreamKind) -> Result<()>;
 
-    /// Copies the other ranks' parts to `scratch`, and sums all into this rank's memory.
+    /// Copies the other ranks' parts to `scratch`, then sums all parts into this rank's memory.
     fn fetch_and_add(&mut self, sum: &PeerSum<'_>, scratch: Region<'_>, stream: StreamKind) -> Result<()>;
 
     /// Copies this rank's values at `range` to `peer`'s memory.
@@ -171,7 +169,7 @@ pub(crate) struct PeerWindow<E> {
     ranks: usize,
     method: PeerMethod,
     layout: SharedLayout,
-    /// Number of meetings so far; it wraps around.
+    /// Number of meetings so far, wrapping.
     meetings: u32,
 }
 
@@ -189,14 +187,14 @@ impl<E: PeerEngine> PeerWindow<E> {
         &self.engine
     }
 
-    /// Returns whether `range` splits into one shard of whole vectors per rank, in all parts of a tree.
+    /// Returns whether `range` divides into one shard of whole vectors per rank, in all parts of the tree.
     pub(crate) fn divides(&self, range: SharedRange, tree: &RankTree) -> bool {
         let has_parts = tree.has_one_part_each() || self.layout.part(range.region, 1).is_some();
         let whole = range.offset.is_multiple_of(VECTOR) && range.bytes.is_multiple_of(VECTOR * self.ranks);
         whole && has_parts && tree.ranks() == self.ranks
     }
 
-    /// Sums over ranks at each range; [`PeerWindow::divides`] must hold for all of them.
+    /// Sums over ranks at each range, all of which must pass [`PeerWindow::divides`].
     pub(crate) fn sum(
         &mut self,
         sums: &[(SharedRange, SharedSum<Region<'_>>)],
@@ -212,7 +210,7 @@ impl<E: PeerEngine> PeerWindow<E> {
         self.meet(stream)
     }
 
-    /// Does this rank's part of one sum, between the meetings.
+    /// Sums this rank's shard of one sum, between the meetings.
     fn sum_one(
         &mut self,
         range: SharedRange,
@@ -237,14 +235,14 @@ impl<E: PeerEngine> PeerWindow<E> {
             PeerMethod::Engines => self.engine.fetch_and_add(&shard, scratch, stream)?,
         }
         if everywhere && method != PeerMethod::Kernel {
-            // Until the second meeting only this rank accesses that shard on other ranks, and its read is
-            // done.
+            // Until the second meeting only this rank accesses this shard on other ranks, and has finished
+            // reading it.
             self.others().try_for_each(|peer| self.engine.put(own, peer, stream))?;
         }
         Ok(())
     }
 
-    /// Copies ranges of this rank, each to one other rank. No other rank sends the same range.
+    /// Copies ranges of this rank's memory to other ranks. No other rank may send the same range.
     pub(crate) fn exchange(&mut self, parts: &[(usize, SharedRange)], stream: StreamKind) -> Result<()> {
         self.meet(stream)?;
         for peer in self.others() {
@@ -254,7 +252,7 @@ impl<E: PeerEngine> PeerWindow<E> {
         self.meet(stream)
     }
 
-    /// The other ranks, starting with the next one, so that not all ranks write to the same one.
+    /// The other ranks, starting with the successor, so that not all ranks write to the same one.
     fn others(&self) -> impl Iterator<Item = usize> + use<E> {
         let rank = self.rank;
         let ranks = self.ranks;

@@ -17,14 +17,14 @@ use crate::peer_access::{PeerAccess, PeerAccessOptions};
 use crate::split::SplitGroup;
 use crate::traffic::{Meter, Moved, Traffic};
 
-/// A group of ranks that run collectives of device regions.
+/// A group of ranks that run collectives on device regions.
 ///
-/// Calls are enqueued on a stream. A call may return before it is done; other streams must not touch a region
-/// before they have waited for that stream's work. Host transports are done on return. Any two ranks make the
-/// calls in which both take part in the same order, on any streams.
+/// Calls are enqueued on a stream and may return before they are done; host transports finish before they
+/// return. Other streams must not touch a region before they have waited for that stream. Any two ranks must
+/// make their common calls in the same order, on any streams.
 ///
-/// A clone is another handle to the same group. All handles belong to the thread of the rank, which makes one
-/// call after the other, so their calls have one order.
+/// A clone is another handle to the same group. All handles belong to the rank's thread, so all calls of a
+/// rank are ordered.
 #[derive(Clone)]
 pub struct ProcessGroup(Rc<RefCell<State>>);
 
@@ -37,7 +37,7 @@ struct State {
     members: Vec<usize>,
     /// Number of collectives so far.
     collectives: u64,
-    /// Number of messages to and from each peer.
+    /// Number of messages sent to and received from each peer.
     sent: Vec<u64>,
     received: Vec<u64>,
     meter: Meter,
@@ -45,7 +45,7 @@ struct State {
 }
 
 impl ProcessGroup {
-    /// Creates the group of the world's ranks, of which this is number `rank`.
+    /// Creates the group of all ranks of the world, as rank `rank`.
     pub fn new(rank: usize, world_size: usize, backend: impl GroupBackend + 'static) -> Self {
         Self::from_backend(rank, world_size, Box::new(backend))
     }
@@ -64,15 +64,15 @@ impl ProcessGroup {
         self.0.borrow().members.len()
     }
 
-    /// Runs a collective on `stream`. While its device captures work, a replay runs it again.
+    /// Runs a collective on `stream`. If the device is capturing, replays run it again.
     ///
     /// # Errors
-    /// Invalid operands; a failure of a rank or of the transport; ranks that make different calls.
+    /// Operands are invalid, a rank or the transport failed, or ranks make different calls.
     pub fn run(&self, collective: Collective<Region<'_>>, stream: StreamKind) -> Result<()> {
         let device = self.0.borrow().backend.device().filter(Device::is_capturing);
         let call = || self.0.borrow_mut().run(&collective, stream);
         let Some(device) = device else { return call() };
-        // Captured work does not keep the group, which is dropped before the memory that it shares.
+        // Captured work holds no reference to the group, which is dropped before its shared memory.
         let group = Rc::downgrade(&self.0);
         let repetition = || -> Repetition {
             let kept = collective.map(Region::outlive);
@@ -84,7 +84,8 @@ impl ProcessGroup {
         device.make_repeated(call, repetition).map_err(TensorError::from)?
     }
 
-    /// Runs a collective in shared memory, if the ranks can. Returns whether they did, the same on all ranks.
+    /// Runs a collective in shared memory if the backend supports it. Returns whether it did, the same on all
+    /// ranks.
     pub fn try_run(&self, collective: Collective<Region<'_>>, stream: StreamKind) -> Result<bool> {
         let is_supported = self.0.borrow().backend.supports(&collective);
         if is_supported {
@@ -96,7 +97,7 @@ impl ProcessGroup {
     /// Waits on the host until this group's work on `stream` is done, a peer fails, or the deadline passes.
     ///
     /// # Errors
-    /// The failure or the deadline.
+    /// A peer failed, or the deadline passed.
     pub fn synchronize(&self, stream: StreamKind) -> Result<()> {
         let mut state = self.0.borrow_mut();
         let caller = state.caller(CallKind::Synchronize, state.collectives);
@@ -104,21 +105,20 @@ impl ProcessGroup {
     }
 
     /// Splits the ranks of this group into groups, as [`Communicator::divide`](crate::Communicator::divide)
-    /// does for the world. Groups are lists of this group's own rank numbers.
+    /// does for the world. Groups are lists of rank numbers within this group.
     ///
     /// # Errors
-    /// Groups that differ between ranks or contain a rank twice; a failure of a rank or of the transport.
+    /// Ranks passed different groups, a rank is listed twice, or a rank or the transport failed.
     pub fn split(&self, groups: &[Vec<usize>]) -> Result<ProcessGroup> {
         self.0.borrow_mut().split(groups)
     }
 
-    /// Makes the connections that a backend would otherwise make in the first call that needs them, and waits
-    /// for them. All ranks of the group call it with the same `uses`, and peers name each other. Other calls
-    /// work too, but wait on the host for the other ranks the first time. Transports over host memory have
-    /// nothing to connect.
+    /// Connects the devices for the collectives in `uses`, and waits for the connections. All ranks of the
+    /// group pass the same `uses`, and peers list each other. Calls that are not listed also work, but the
+    /// first one waits on the host for the other ranks. Host transports have nothing to connect.
     ///
     /// # Errors
-    /// A peer outside the group; a failure of a rank or of the transport.
+    /// A peer is outside the group, or a rank or the transport failed.
     pub fn warm_up(&self, uses: &[Collective<()>]) -> Result<()> {
         let mut state = self.0.borrow_mut();
         let caller = state.caller(CallKind::Connect, state.collectives);
@@ -130,11 +130,11 @@ impl ProcessGroup {
         state.backend.warm_up(caller, uses)
     }
 
-    /// Gives the ranks of the group access to these regions of each other's memory, if their devices can.
+    /// Maps these regions into the address spaces of the group's other ranks, if their devices support it.
     ///
-    /// All ranks call it with the same number of regions of the same lengths, while no work is running, and
-    /// all get the same result. The regions must stay allocated until the group is dropped. A later call
-    /// replaces an earlier one.
+    /// All ranks pass the same number of regions of the same lengths while no work is running, and get the
+    /// same result. The regions must stay allocated until the group is dropped. A later call replaces an
+    /// earlier one.
     pub fn share(&self, regions: &[Region<'_>], options: PeerAccessOptions) -> Result<PeerAccess> {
         let mut state = self.0.borrow_mut();
         if !state.backend.connects() {
@@ -145,23 +145,23 @@ impl ProcessGroup {
         state.backend.share(caller, regions, options)
     }
 
-    /// Gives a group that only counts the device in whose log its calls belong. Other groups ignore it, since
-    /// their own device has their work.
+    /// Sets the device whose log records this group's calls. Only counted groups use it; others log on their
+    /// own device.
     pub fn log_on(&self, device: &Device) {
         self.0.borrow_mut().backend.log_on(device);
     }
 
-    /// Registers `observer` for every call that begins from now on, also in groups split off later.
+    /// Calls `observer` at the start of every later call, also in groups split off later.
     pub fn observe(&self, observer: Observer) {
         self.0.borrow_mut().observer = observer;
     }
 
-    /// Traffic of this group so far.
+    /// Bytes and calls of this group so far.
     pub fn traffic(&self) -> Traffic {
         self.0.borrow().meter.own()
     }
 
-    /// Traffic of this rank so far, over this group and all groups split from the same one.
+    /// Bytes and calls of this rank so far, over this group and all groups split from the same one.
     pub fn rank_traffic(&self) -> Traffic {
         self.0.borrow().meter.rank()
     }
@@ -193,7 +193,7 @@ impl State {
         caller
     }
 
-    /// Announces a call between pairs of ranks, which has the number of its first message.
+    /// Announces a call between pairs of ranks, numbered by its first message.
     fn begin_messages(
         &self,
         kind: CallKind,
@@ -210,7 +210,7 @@ impl State {
         caller
     }
 
-    /// Checks a collective, enqueues it, counts it, and logs it.
+    /// Checks, enqueues, counts and logs a collective.
     fn run(&mut self, collective: &Collective<Region<'_>>, stream: StreamKind) -> Result<()> {
         let kind = collective.kind();
         let (sends, receives) = match collective.is_transfer() {
@@ -245,7 +245,7 @@ impl State {
     }
 }
 
-/// Numbers messages, of which `counts` has the number to or from each peer so far.
+/// Numbers messages. `counts` holds the number of earlier messages per peer, and is increased.
 fn numbered<'a>(counts: &mut [u64], messages: &[PeerRegion<'a>]) -> Vec<NumberedMessage<'a>> {
     let number = |(peer, region): &PeerRegion<'a>| {
         let count = &mut counts[*peer];

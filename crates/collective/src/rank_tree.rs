@@ -1,10 +1,10 @@
-//! The tree by which the parts of several ranks are added.
+//! The tree in which the parts of several ranks are added.
 
 use std::ops::Range;
 
 use tensor::ops::tree::{SumTree, subtrees};
 
-/// The parts of a sum over ranks: the number that each rank has, and the order in which all are added.
+/// Order of additions in a sum over ranks, and each rank's number of parts.
 ///
 /// ```
 /// use collective::RankTree;
@@ -15,7 +15,7 @@ use tensor::ops::tree::{SumTree, subtrees};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankTree {
-    /// Number of the first part of each rank, and the number of all.
+    /// Index of each rank's first part, then the number of all parts.
     first_parts: Vec<usize>,
     tree: SumTree,
 }
@@ -27,8 +27,8 @@ impl RankTree {
         RankTree { first_parts: (0..=ranks).collect(), tree: SumTree::balanced(ranks) }
     }
 
-    /// Returns the parts of ranks that own consecutive `runs` of the `leaves` leaves of a tree: the fewest
-    /// subtrees that cover each run. `None` if the runs do not cover the leaves.
+    /// Returns the tree for ranks that own consecutive `runs` of a tree's `leaves` leaves. A rank's parts are
+    /// the fewest subtrees that cover its run. `None` if the runs do not cover the leaves.
     pub fn of_runs(leaves: usize, runs: impl IntoIterator<Item = Range<usize>>) -> Option<Self> {
         let mut first_parts = vec![0];
         let mut parts = Vec::new();
@@ -45,17 +45,17 @@ impl RankTree {
         self.first_parts.len() - 1
     }
 
-    /// Number of parts of all ranks.
+    /// Number of parts over all ranks.
     #[must_use]
     pub fn parts(&self) -> usize {
         self.tree.parts()
     }
 
-    /// The numbers of a rank's parts; empty for a rank that does not exist.
+    /// The indices of a rank's parts; empty if the rank does not exist.
     #[must_use]
     pub fn parts_of(&self, rank: usize) -> Range<usize> {
-        let of = |rank: usize| self.first_parts.get(rank).copied().unwrap_or(self.parts());
-        of(rank)..of(rank + 1)
+        let first_part = |rank: usize| self.first_parts.get(rank).copied().unwrap_or(self.parts());
+        first_part(rank)..first_part(rank + 1)
     }
 
     /// The order of additions.
@@ -70,7 +70,7 @@ impl RankTree {
         self.parts() == self.ranks()
     }
 
-    /// Number of elements of the workspace of a sum of `elements` elements: a shard of each part.
+    /// Elements of the workspace of a sum of `elements` elements: one shard of every part.
     #[must_use]
     pub fn scratch_elements(&self, elements: usize) -> usize {
         elements / self.ranks().max(1) * self.parts()

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Consecutive shards of a region, one per rank, in bytes; the last ones may be shorter or empty.
+/// Consecutive shards of a region in bytes, one per rank. The last ones may be shorter or empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteShards {
     bytes: usize,
@@ -30,12 +30,12 @@ impl ByteShards {
         self.bytes
     }
 
-    /// Range of bytes of `rank`'s shard.
+    /// Byte range of `rank`'s shard.
     pub(crate) fn range(self, rank: usize) -> Range<usize> {
         (rank * self.shard).min(self.bytes)..((rank + 1) * self.shard).min(self.bytes)
     }
 
-    /// Range of chunk `round` of `rank`'s shard, in chunks of `chunk` bytes; may be shorter or empty.
+    /// Byte range of chunk `round` of `rank`'s shard, in chunks of `chunk` bytes; may be shorter or empty.
     pub(crate) fn chunk(self, rank: usize, round: usize, chunk: usize) -> Range<usize> {
         let Range { start, end } = self.range(rank);
         let at = |round: usize| start.saturating_add(round.saturating_mul(chunk)).min(end);

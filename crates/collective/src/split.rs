@@ -1,18 +1,18 @@
 //! The group of a rank in a split.
 
-/// One rank's group in a split of a group.
+/// One rank's group in a split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitGroup {
-    /// Number of the group: the same on all its ranks, and on no others.
+    /// Number of the group, unique within the split.
     pub number: usize,
     /// The rank's number in the group.
     pub rank: usize,
-    /// Numbers of the members in the group that is split, by number in the group.
+    /// The members' numbers in the parent group, in the order of the new group.
     pub members: Vec<usize>,
 }
 
 impl SplitGroup {
-    /// Returns the group of `groups` that contains `rank`, or a group of that rank alone.
+    /// Returns the group that contains `rank`, or a group of that rank alone.
     pub(crate) fn containing(groups: &[Vec<usize>], rank: usize) -> SplitGroup {
         let group = |(number, members): (usize, &Vec<usize>)| {
             let index = members.iter().position(|member| *member == rank)?;

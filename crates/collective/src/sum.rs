@@ -4,8 +4,8 @@ use device::{DType, Float, dispatch};
 
 use crate::payload::Payload;
 
-/// Sums all `parts`, one per rank in rank order, into the first: adjacent parts, then adjacent sums, and so
-/// on, each rounded to `dtype`. A part without a neighbour is carried to the next level.
+/// Sums all `parts`, one per rank in rank order, into the first part: adjacent parts, then adjacent sums, and
+/// so on, each rounded to `dtype`. A part without a neighbour moves up to the next level.
 pub(crate) fn tree(parts: &mut [Payload], dtype: DType) {
     let mut stride = 1;
     while stride < parts.len() {
@@ -18,7 +18,7 @@ pub(crate) fn tree(parts: &mut [Payload], dtype: DType) {
 }
 
 fn add(into: &mut Payload, from: &Payload, dtype: DType) {
-    // Other types are refused before anything is sent.
+    // Other dtypes were rejected earlier.
     dispatch!(dtype, T => add_as::<T>(into, from), _ => ());
 }
 

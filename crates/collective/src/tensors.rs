@@ -1,7 +1,7 @@
-//! Collectives of tensors, with results of their own.
+//! Collectives of tensors, with newly allocated results.
 //!
-//! They run on the exchange stream, for which the compute stream waits, so that a step's phases tell for how
-//! long. Sums are added in the tree of [`RankTree::balanced`], on every transport with the same bits.
+//! Collectives run on the exchange stream, and the compute stream waits for it, so that a step's timing shows
+//! the wait. Sums follow the tree of [`RankTree::balanced`], with the same bits on every transport.
 
 use device::{Arrival, Backend, Category, DType, Device, Request, StreamKind};
 use tensor::ops::rounded_sum;
@@ -15,7 +15,7 @@ use crate::tree::{TreeSum, exchange_parts, scatter_sum, tree_sums};
 
 const STREAM: StreamKind = StreamKind::Exchange;
 
-/// Runs `work` on the exchange stream, after all compute so far and before all that follows.
+/// Runs `work` on the exchange stream, after all earlier compute and before all later compute.
 fn exchanged(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Result<()> {
     if let Some(arrival) = begin_exchange(device, work)? {
         device.await_arrival(&arrival);
@@ -23,34 +23,35 @@ fn exchanged(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Re
     Ok(())
 }
 
-/// Runs `work` on the exchange stream, after all compute so far. Returns its arrival; `None` if it has ended.
+/// Runs `work` on the exchange stream, after all earlier compute. Returns the event to wait for; `None` if
+/// the work is done.
 fn begin_exchange(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Result<Option<Arrival>> {
-    let of = TensorError::from;
+    let wrap = TensorError::from;
     match device.backend() {
         Backend::Meta => work(STREAM)?,
-        Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)??,
+        Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(wrap)??,
         Backend::Cuda => {
-            let computed = device.record(StreamKind::Compute).map_err(of)?;
-            device.wait(STREAM, &computed).map_err(of)?;
+            let computed = device.record(StreamKind::Compute).map_err(wrap)?;
+            device.wait(STREAM, &computed).map_err(wrap)?;
             work(STREAM)?;
-            return Ok(Some(device.arrival(STREAM).map_err(of)?));
+            return Ok(Some(device.arrival(STREAM).map_err(wrap)?));
         }
     }
     Ok(None)
 }
 
-/// A sum over ranks that the exchange stream makes beside compute. Compute enqueued after it has been dropped
-/// starts after the sum.
+/// A sum over ranks in progress on the exchange stream. Compute enqueued after it is dropped starts after the
+/// sum.
 #[derive(Debug)]
 pub struct PendingSum {
     sum: Tensor,
-    /// The buffers that the exchange stream uses meanwhile: the sum with its padding, and a workspace.
+    /// Buffers in use by the exchange stream: the padded sum and a workspace.
     _buffers: [Tensor; 2],
     arrival: Option<Arrival>,
 }
 
 impl PendingSum {
-    /// Returns the sum; compute from now on starts after it has been made.
+    /// Returns the sum; later compute starts after it is complete.
     #[must_use]
     pub fn wait(self) -> Tensor {
         self.sum.clone()
@@ -65,18 +66,18 @@ impl Drop for PendingSum {
     }
 }
 
-/// Number of this rank's first part, where each rank has `each` parts in the order of the ranks.
+/// Index of this rank's first part, if each rank has `each` parts in rank order.
 pub fn first_part(group: &ProcessGroup, each: usize) -> usize {
     group.rank() * each
 }
 
-/// The sum of `x` over ranks, f32, bf16 or f16.
+/// Returns the sum of `x` over ranks; f32, bf16 or f16.
 pub fn all_reduce(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
     Ok(sum_of(padded_copy(x, group, request)?, x.shape(), group, true)?.wait())
 }
 
-/// Begins to sum `x` over ranks, f32, bf16 or f16, beside compute that is enqueued meanwhile. The sum
-/// overwrites `x` if the ranks divide its elements.
+/// Starts summing `x` over ranks, concurrently with compute; f32, bf16 or f16. The sum overwrites `x` if its
+/// elements divide evenly among the ranks.
 pub fn begin_all_reduce(x: Tensor, group: &ProcessGroup, request: Request) -> Result<PendingSum> {
     let shape = x.shape();
     let padded = match x.elements().is_multiple_of(group.world_size()) {
@@ -87,8 +88,8 @@ pub fn begin_all_reduce(x: Tensor, group: &ProcessGroup, request: Request) -> Re
     sum_of(padded, shape, group, false)
 }
 
-/// Returns the elements of `x` in a row, followed by zeros up to a multiple of the ranks: the sum is made in
-/// one shard for each.
+/// Returns a flat copy of `x`, padded with zeros to a multiple of the number of ranks, so that each rank sums
+/// an equal shard.
 fn padded_copy(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
     let elements = x.elements().next_multiple_of(group.world_size());
     let padded = match elements == x.elements() {
@@ -99,7 +100,7 @@ fn padded_copy(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Ten
     Ok(padded)
 }
 
-/// Begins to overwrite `padded` with its sum over ranks. `alone`: the device has no other work meanwhile.
+/// Starts to overwrite `padded` with its sum over ranks. `alone`: the device has no other work meanwhile.
 fn sum_of(padded: Tensor, shape: Shape, group: &ProcessGroup, alone: bool) -> Result<PendingSum> {
     let sum = padded.view(0, shape)?;
     let scratch = scratch(&padded)?;
@@ -111,10 +112,10 @@ fn sum_of(padded: Tensor, shape: Shape, group: &ProcessGroup, alone: bool) -> Re
     Ok(PendingSum { sum, _buffers: [padded, scratch], arrival })
 }
 
-/// The rows of `x [rows, ..]` of all ranks, in their order: `[ranks · rows, ..]`.
+/// Returns the rows of `x [rows, ..]` of all ranks, in rank order: `[ranks · rows, ..]`.
 ///
 /// # Errors
-/// A scalar; out of memory; a failed collective.
+/// `x` is a scalar, memory is exhausted, or the collective failed.
 pub fn all_gather(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
     let rows = first(x)? * group.world_size();
     let output = Tensor::empty(x.device(), with_rows(x, rows)?, x.dtype(), request)?;
@@ -124,20 +125,19 @@ pub fn all_gather(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<
     Ok(output)
 }
 
-/// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over ranks: `[rows, ..]`, f32, bf16 or
-/// f16.
+/// Returns this rank's rows of the sum of `x [ranks · rows, ..]` over ranks: `[rows, ..]`; f32, bf16 or f16.
 ///
 /// # Errors
-/// Rows that the ranks do not divide; out of memory; a failed collective.
+/// The rows do not divide among the ranks, memory is exhausted, or the collective failed.
 pub fn reduce_scatter(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
     rounded_reduce_scatter(x, group, None, x.dtype(), request)
 }
 
-/// [`reduce_scatter`] plus `bias [width]`, of type `dtype`, rounded to that type; `x` is f32 if there is a
-/// bias or another type.
+/// [`reduce_scatter`], plus `bias [width]`, rounded to `dtype`. `x` must be f32 if there is a bias or `dtype`
+/// differs.
 ///
 /// # Errors
-/// As for [`reduce_scatter`] and [`rounded_sum::forward`].
+/// Errors of [`reduce_scatter`] and [`rounded_sum::forward`].
 pub fn rounded_reduce_scatter(
     x: &Tensor,
     group: &ProcessGroup,
@@ -176,13 +176,13 @@ pub fn rounded_reduce_scatter(
     Ok(output)
 }
 
-/// Returns whether the balanced tree of the ranks is that of [`rounded_sum`], which then adds and rounds in
-/// one pass.
+/// Returns whether [`rounded_sum`] adds in the order of the ranks' balanced tree, so that one pass adds and
+/// rounds.
 fn adds_in_one_pass(x: &Tensor, ranks: usize) -> bool {
     x.dtype() == DType::F32 && ranks.is_power_of_two() && ranks <= rounded_sum::PARTS
 }
 
-/// `x` of the rank that is `shift` before this one, where the first rank follows the last.
+/// Returns `x` of the rank `shift` before this one, cyclically.
 pub fn shift(x: &Tensor, group: &ProcessGroup, shift: isize, request: Request) -> Result<Tensor> {
     let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
     let rank = group.rank().cast_signed();
@@ -200,7 +200,7 @@ pub fn shift(x: &Tensor, group: &ProcessGroup, shift: isize, request: Request) -
     Ok(output)
 }
 
-/// The size of the first dimension.
+/// Returns the size of the first dimension.
 fn first(x: &Tensor) -> Result<usize> {
     x.shape().dims().first().copied().ok_or_else(|| refused(x, "at least one dimension".to_owned()))
 }
@@ -213,7 +213,7 @@ fn refused(x: &Tensor, expected: String) -> CollectiveError {
     TensorError::Shape { operator: "collective", operand: "x", actual: x.shape(), expected }.into()
 }
 
-/// A workspace as long as `like`.
+/// Allocates a workspace as long as `like`.
 fn scratch(like: &Tensor) -> Result<Tensor> {
     let request = Request::new(Category::Communication, "collective_scratch");
     Ok(Tensor::empty(like.device(), [like.elements()], like.dtype(), request)?)

@@ -1,4 +1,4 @@
-//! Counts of bytes and calls between ranks.
+//! Bytes and calls between ranks.
 
 use std::cell::RefCell;
 use std::ops::{Add, AddAssign, Sub};
@@ -7,14 +7,14 @@ use std::rc::Rc;
 use crate::call::CallKind;
 use crate::grid::{AXES, Axis};
 
-/// Calls of one operation, and the bytes they moved.
+/// Number and bytes of one operation's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationTraffic {
     /// Number of completed calls.
     pub calls: u64,
-    /// Bytes of operands that this rank sent to others, without headers.
+    /// Operand bytes sent to other ranks, without headers.
     pub bytes_sent: u64,
-    /// Bytes of operands that this rank received from others, without headers.
+    /// Operand bytes received from other ranks, without headers.
     pub bytes_received: u64,
 }
 
@@ -51,8 +51,8 @@ impl OperationTraffic {
     }
 }
 
-/// Traffic of a rank along each axis of its grid. Calls of the world's group that belong to no axis count for
-/// [`Axis::Pipeline`], as its transfers do, or for the only axis with several ranks.
+/// Traffic of a rank along each axis of its grid. Calls of the world's group that belong to no axis are
+/// counted for [`Axis::Pipeline`], or for the only axis with several ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AxisTraffic(pub(crate) [OperationTraffic; AXES]);
 
@@ -92,17 +92,17 @@ impl Sub for AxisTraffic {
     }
 }
 
-/// Traffic of a process group since its creation.
+/// Traffic of a process group since its creation, by kind of call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic([OperationTraffic; CallKind::ALL.len()]);
 
 impl Traffic {
-    /// Traffic of one operation.
+    /// Traffic of one kind of call.
     pub fn get(&self, kind: CallKind) -> OperationTraffic {
         self.0[kind as usize]
     }
 
-    /// Traffic of all operations.
+    /// Traffic of all kinds of calls.
     pub fn total(&self) -> OperationTraffic {
         let mut total = OperationTraffic::default();
         self.0.iter().for_each(|each| total += *each);
@@ -129,7 +129,7 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// Returns the bytes of the same transfers in the other direction.
+    /// Returns the same transfers as seen from the other side.
     pub(crate) fn reversed(self) -> Self {
         Moved { sent: self.received, received: self.sent }
     }
@@ -149,7 +149,7 @@ impl AddAssign for Moved {
     }
 }
 
-/// A counter of the traffic of a group and of all groups split from the same one.
+/// Counts the traffic of a group, and of all groups split from the same one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     own: Traffic,
@@ -157,7 +157,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Returns a meter for a group that is split from this meter's group.
+    /// Returns a meter for a group split off this meter's group.
     pub(crate) fn part(&self) -> Meter {
         Meter { own: Traffic::default(), rank: Rc::clone(&self.rank) }
     }

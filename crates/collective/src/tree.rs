@@ -2,7 +2,7 @@
 //!
 //! With peer access, ranks sum in one pass over each other's memory ([`Collective::SumShared`]). Without it,
 //! they exchange shards, sum them in tree order in one pass, and gather the sums. The bits are the same. A
-//! rank that owns several parts of the tree sends each of them ([`RankTree`]).
+//! rank with several parts in the tree ([`RankTree`]) sends each of them.
 
 use device::{Region, StreamKind};
 use tensor::{Tensor, ops};
@@ -13,28 +13,28 @@ use crate::peer_access::SharedSum;
 use crate::process_group::ProcessGroup;
 use crate::rank_tree::RankTree;
 
-/// A sum over ranks of their parts, in the order of a [`RankTree`] and rounded to the dtype at every node. A
-/// part divides into one equal shard per rank.
+/// A sum over ranks in the order of a [`RankTree`], rounded to the dtype at every node. Each part divides
+/// into one equal shard per rank.
 ///
-/// The owner of a shard receives it from every part of the other ranks, so that a rank with n parts of b
-/// bytes sends n · b · (ranks - 1) / ranks bytes: the least with one part, where the sum over ranks costs as
-/// much as any all-reduce. The sum then costs each rank b · (ranks - 1) / ranks more, if it goes everywhere.
+/// A shard's owner receives the shard of every part of the other ranks. A rank with n parts of b bytes
+/// therefore sends n · b · (ranks - 1) / ranks bytes; with one part, as much as in any reduce-scatter. If
+/// every rank gets the sum, each sends b · (ranks - 1) / ranks bytes more.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeSum<'a> {
-    /// This rank's parts, in order, of the same length. The sum replaces the first; the others may be
+    /// This rank's parts, in order, all of the same length. The sum replaces the first; the others may be
     /// overwritten.
     pub parts: &'a [Tensor],
-    /// Workspace of [`RankTree::scratch_elements`], which is overwritten; several sums may share it.
+    /// Workspace of [`RankTree::scratch_elements`] elements, overwritten. Several sums may share it.
     pub scratch: &'a Tensor,
-    /// Whether every rank gets the whole sum; if false, each gets only its own shard.
+    /// Whether every rank gets the whole sum; if false, each rank gets only its own shard.
     pub everywhere: bool,
 }
 
-/// Sums parts over ranks, one sum after the other, on `stream`. `alone` says that the device has no other
-/// work meanwhile; it affects speed, never results.
+/// Runs sums over ranks one after the other on `stream`. `alone`: the device has no other work meanwhile.
+/// Affects speed, never results.
 ///
 /// # Errors
-/// A failed collective; another number of parts than this rank has in `tree`.
+/// A collective failed, or the number of parts is not this rank's number in `tree`.
 pub fn tree_sums(
     group: &ProcessGroup,
     sums: &[TreeSum<'_>],
@@ -72,8 +72,8 @@ impl TreeSum<'_> {
     }
 }
 
-/// Writes this rank's shard of the sum of `input` over ranks to `output`, on `stream`, by the balanced tree.
-/// `scratch` is a workspace as long as `input`.
+/// Writes this rank's shard of the sum of `input` over ranks to `output`, on `stream`, in the order of the
+/// balanced tree. `scratch` is a workspace as long as `input`.
 pub(crate) fn scatter_sum(
     group: &ProcessGroup,
     (input, output): (&Tensor, &Tensor),
@@ -88,9 +88,8 @@ pub(crate) fn scatter_sum(
     add(output, &incoming, (rank, &[own]), &tree, stream)
 }
 
-/// Sends each rank its shard of `input`, one part for each rank. Returns all ranks' parts of this rank's
-/// shard, in their order; this rank's own is a view of `input`, and the others lie in `scratch`, as long as
-/// `input`.
+/// Sends each rank its shard of `input`, and returns all ranks' shards for this rank in rank order. This
+/// rank's own shard is a view of `input`; the others lie in `scratch`, as long as `input`.
 pub(crate) fn exchange_parts(
     group: &ProcessGroup,
     input: &Tensor,
@@ -104,7 +103,7 @@ pub(crate) fn exchange_parts(
     Ok(parts)
 }
 
-/// Sums this rank's shard of all parts into `output`, which is the shard of the first own part. Own shards
+/// Sums this rank's shard of all parts into `output`, which is the shard of its first part. Its own shards
 /// may be overwritten.
 fn exchange_and_add(
     group: &ProcessGroup,
@@ -119,7 +118,7 @@ fn exchange_and_add(
     add(output, &incoming, (rank, &own), tree, stream)
 }
 
-/// Adds all parts of a shard, of which the `own` ones stand for those of `rank`.
+/// Adds all parts of a shard into `output`. `own` replaces the parts of `rank` in `incoming`.
 fn add(
     output: &Tensor,
     incoming: &[Tensor],
@@ -133,7 +132,7 @@ fn add(
 }
 
 /// Sends each rank its shard of this rank's parts, and receives this rank's shard of the others' parts.
-/// Returns a slot of `scratch` for each part of all ranks; those of this rank are not written.
+/// Returns one view of `scratch` per part of all ranks; the views of this rank's own parts are not written.
 fn exchange(
     group: &ProcessGroup,
     parts: &[Tensor],
@@ -158,9 +157,9 @@ fn exchange(
     Ok(slots)
 }
 
-/// Sends each rank its shard of `part`, and receives this rank's shard of the parts of the first `senders`
-/// ranks, in their order; the others send nothing. Returned shards lie in `scratch`, a workspace as long as
-/// `part`, but this rank's own, which is a view of `part`.
+/// Sends each rank its shard of `part`, and receives this rank's shard from the first `senders` ranks, in
+/// rank order; the others send nothing. Received shards lie in `scratch`, a workspace as long as `part`. This
+/// rank's own shard is a view of `part`.
 pub fn exchange_shards(
     group: &ProcessGroup,
     part: &Tensor,
@@ -182,10 +181,10 @@ pub fn exchange_shards(
     Ok(shards)
 }
 
-/// Returns shard `index` of a tensor that divides into one per rank.
+/// Returns shard `index` of a tensor that divides into one shard per rank.
 ///
 /// # Errors
-/// A rank that the group does not have.
+/// The group has no such rank.
 pub fn shard(group: &ProcessGroup, tensor: &Tensor, index: usize) -> Result<Tensor> {
     let elements = tensor.elements() / group.world_size();
     Ok(tensor.view(index * elements, [elements])?)

@@ -16,7 +16,7 @@ use collective::threads::{Options, run};
 use collective::{Axis, Collective, Communicator, GridShape};
 use device::{Device, StreamKind};
 
-/// Runs all group checks on the groups of a split: with every rank in a group, and with some in none.
+/// Runs all group checks on the groups of a split: once with every rank in a group, once with some in none.
 fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let rank = communicator.rank();
     let world_size = communicator.world_size();
@@ -31,8 +31,8 @@ fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs all group checks on the groups along every axis of a grid. Groups, also over several axes,
-/// have the grid's members in its order.
+/// Runs all group checks on the groups along every axis of a grid. Checks that groups, also over several
+/// axes, have the grid's members in its order.
 fn on_every_axis(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     for axis in Axis::ALL {
         let others: Vec<_> = Axis::ALL.into_iter().filter(|other| *other != axis).collect();
@@ -59,16 +59,16 @@ fn on_every_axis(communicator: &mut Communicator, device: &Device) -> Outcome<()
     Ok(())
 }
 
-/// Returns a grid with the fewest ranks along an axis, but several, and the rest along the next one.
+/// Returns a grid with the smallest size above 1 along an axis, and all other ranks along the next axis.
 fn divided_along(axis: Axis, ranks: usize) -> GridShape {
     let size = (2..=ranks).find(|size| ranks.is_multiple_of(*size)).unwrap_or(1);
     let next = Axis::ALL.into_iter().cycle().skip_while(|other| *other != axis).nth(1).unwrap_or(axis);
-    let grid = GridShape::of(|_| 1).with_size(axis, size);
+    let grid = GridShape::from_sizes(|_| 1).with_size(axis, size);
     grid.filled_along(next, ranks).unwrap_or(grid)
 }
 
-/// Rows of a grid pass values along while its columns gather theirs, and ranks differ in the order of their
-/// first calls.
+/// Rows of a grid pass values along while columns gather values. Ranks differ in the order of their first
+/// calls.
 fn groups_work_side_by_side(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let rank = communicator.rank();
     let world_size = communicator.world_size();
@@ -209,7 +209,7 @@ fn over_nccl() {
     }
 }
 
-/// On one GPU, ranks that share it pass the same checks, with the sums of this crate.
+/// Ranks that share a GPU pass the same checks, with sums in this crate's order.
 #[test]
 fn over_a_shared_gpu() {
     if !shared_gpu::there_is_one() {
@@ -232,7 +232,7 @@ fn over_a_shared_gpu() {
     }
 }
 
-/// Ranks whose first calls with each other have different forms still connect without a warm-up.
+/// Ranks whose first calls with each other differ in kind still connect without a warm-up.
 #[test]
 fn first_calls_over_nccl_may_differ_in_form() {
     let Some(gpus) = gpus() else { return };
@@ -245,7 +245,7 @@ fn first_calls_over_nccl_may_differ_in_form() {
     outcome.unwrap();
 }
 
-/// Processes that TCP connects.
+/// The same checks for processes connected over TCP.
 #[cfg(test)]
 mod tcp {
     use collective::{Collective, Communicator, World};

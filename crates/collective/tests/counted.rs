@@ -6,7 +6,7 @@ use collective::threads::{Options, run};
 use collective::{CallKind, Collective, Communicator, ProcessGroup, Traffic};
 use device::{DType, Device};
 
-/// Runs every collective in the group of all ranks and in one that is split off.
+/// Runs every collective in the group of all ranks and in a group split off.
 fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
     let own = work_on(&communicator.group, device)?;
     assert_eq!(communicator.traffic(), own);
@@ -19,7 +19,7 @@ fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
     Ok(both)
 }
 
-/// Runs every collective, with sizes that do not divide evenly.
+/// Runs every collective, with sizes that do not divide evenly, and returns the traffic.
 fn work_on(data: &ProcessGroup, device: &Device) -> Outcome<Traffic> {
     let rank = data.rank();
     let world_size = data.world_size();

@@ -1,4 +1,4 @@
-//! Axes that are divided into groups of neighbours, and shards that the ranks of a group exchange.
+//! Axes divided into groups of neighbours, and shards exchanged among the ranks of a group.
 
 use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, values};
 use collective::threads::{Options, run};
@@ -15,7 +15,7 @@ fn members(group: &ProcessGroup, device: &Device, rank: usize) -> Outcome<Vec<us
     Ok(values::<f32>(device, &all, 0, group.world_size())?.into_iter().map(|rank| rank as usize).collect())
 }
 
-/// The groups of a rank along an axis, of sizes that divide it, on grids with other axes.
+/// The groups of a rank along a divided axis, on grids with other axes.
 #[test]
 fn groups_of_divided_axes_have_the_ranks_of_the_grid() {
     for (data, pipeline, size) in
@@ -53,7 +53,7 @@ fn counted_groups_have_the_sizes_of_divided_ones() {
     }
 }
 
-/// Each rank gets its shard of the parts of the first ranks; the parts of others stay with them.
+/// Each rank gets its shard of the parts of the first ranks; the parts of other ranks stay with them.
 #[test]
 fn shards_come_from_the_first_ranks_in_their_order() {
     const SHARD: usize = 3;

@@ -1,4 +1,5 @@
-//! Ranks that disagree, fail, panic or fall silent: all ranks get an error with rank and reason, none hangs.
+//! Ranks that disagree, fail, panic or fall silent: all ranks get an error with rank and reason, and none
+//! hangs.
 
 use crate::common;
 use std::time::{Duration, Instant};
@@ -196,7 +197,7 @@ fn a_peer_that_receives_nothing_is_a_timeout() {
     assert!(text.contains("send #0") && text.contains("did not answer within 0.1 s"), "{text}");
 }
 
-/// The sender waits longer than the timeout in total, but gets a sign of progress in time.
+/// The sender waits longer than the timeout in total, but sees progress in time.
 #[test]
 fn slow_progress_is_no_timeout() {
     const BYTES: usize = 8 << 20;
@@ -325,7 +326,7 @@ fn receives_must_not_overlap_other_regions() {
             span
         });
         let is_received = |index: usize| received >> index & 1 == 1;
-        let of = |wanted: bool| -> Vec<_> {
+        let regions_where = |wanted: bool| -> Vec<_> {
             let picked = (0..3).filter(|index| is_received(*index) == wanted);
             picked.map(|index| (1, whole.region(three[index].0, three[index].1))).collect()
         };
@@ -334,8 +335,10 @@ fn receives_must_not_overlap_other_regions() {
             (is_received(a) || is_received(b)) && a_at < b_at + b_bytes && b_at < a_at + a_bytes
         };
         let expected = !(over(0, 1) || over(0, 2) || over(1, 2));
-        let allowed =
-            solo.group.run(Collective::Exchange { sends: of(false), receives: of(true) }, STREAM).is_ok();
+        let allowed = solo
+            .group
+            .run(Collective::Exchange { sends: regions_where(false), receives: regions_where(true) }, STREAM)
+            .is_ok();
         assert_eq!(allowed, expected, "{three:?}, received {received:03b}");
     }
 }

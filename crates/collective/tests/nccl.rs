@@ -1,4 +1,4 @@
-//! GPUs over NCCL: refused calls, memory taken, and how waits end if a rank does not arrive.
+//! GPUs over NCCL: rejected calls, memory use, and how waits end if a rank does not arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use collective::{
 };
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
 
-/// Creates a Meta device that counts as a GPU would.
+/// Creates a Meta device that imitates a GPU.
 fn imagined_gpu(rank: usize) -> Device {
     let description = Description {
         kind: Kind::Cuda,
@@ -62,7 +62,7 @@ fn a_cpu_device_is_refused() {
     assert!(text.contains("connect #0: NCCL connects GPUs; cpu is not one"), "{text}");
 }
 
-/// Returns the bytes that connecting takes on a device.
+/// Returns the device bytes allocated by connecting.
 fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
     let before = device.statistics().allocated();
     let communicator = communicator.over_nccl(device, PATIENCE)?;
@@ -116,8 +116,8 @@ fn transports_refuse_regions_of_other_devices() {
     assert!(text.contains("broadcast #0: GPU regions need NCCL"), "{text}");
 }
 
-/// A wait for a rank that does not arrive, in the group of all ranks or in one that is split off, or a wait
-/// for the device.
+/// A wait for a rank that does not arrive, in the world's group or a group split off, or a wait for the
+/// device.
 type Wait = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 const WAITS: [Wait; 3] = [
@@ -139,7 +139,7 @@ const WAITS: [Wait; 3] = [
     },
 ];
 
-/// Returns the errors of calls after the end, which must equal the first one.
+/// Returns the errors of calls after the end, all of which must equal the first error.
 fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveError> {
     let small = buffer(device, 4);
     let all = vec![(0..communicator.world_size()).collect()];
@@ -173,7 +173,7 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
-            // Allocated before the call: memory of an abandoned call may still be written.
+            // Allocated before the call, because memory of an abandoned call may still be written.
             let memory = buffer(device, 4);
             let message = wait(communicator, device).unwrap_err().to_string();
             assert!(message.contains("rank 1 did not answer within 3."), "{message}");

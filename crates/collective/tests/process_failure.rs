@@ -1,4 +1,4 @@
-//! Processes that fail, are killed or stopped, or disagree: the others learn which and why, and end.
+//! Processes that fail, are killed or stopped, or disagree: the others report which one and why, and end.
 
 use crate::common;
 use std::process::{Command, Output};
@@ -24,7 +24,7 @@ const SCENARIOS: [(&str, Act, &[&str]); 6] = [
         |_, _| signal("KILL"),
         &["barrier #1: rank 2 failed: its process", "has ended without a message"],
     ),
-    // The first rank to notice reports it itself; the others name that rank's report.
+    // The first rank to notice reports it itself; the others quote that rank's report.
     ("stop", |_, _| signal("STOP"), &["barrier #1: rank 2", "did not answer", "within 5.0 s"]),
     ("end", |_, _| Ok(()), &["barrier #1: rank 2 failed: it ended without making this call"]),
     (

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
-    let inputs: Vec<Vec<T>> = ranks.iter().map(|row| row.iter().map(|v| T::of(*v)).collect()).collect();
+    let inputs: Vec<Vec<T>> = ranks.iter().map(|row| row.iter().map(|v| T::rounded(*v)).collect()).collect();
     let world_size = inputs.len();
     let count = inputs[0].len();
     let inputs_of_ranks = inputs.clone();
@@ -30,7 +30,7 @@ fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
 
 fn values() -> impl Strategy<Value = Vec<Vec<f32>>> {
     (1usize..=9, 0usize..40).prop_flat_map(|(ranks, count)| {
-        // Values differ widely in size, so that any other order of additions rounds differently.
+        // Values differ widely in magnitude, so that any other order of additions rounds differently.
         let value = (-8i32..8, -1.0f32..1.0).prop_map(|(exponent, mantissa)| mantissa * 2f32.powi(exponent));
         proptest::collection::vec(proptest::collection::vec(value, count), ranks)
     })

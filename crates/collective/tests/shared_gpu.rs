@@ -1,4 +1,4 @@
-//! Ranks that share a GPU: refused devices, memory taken, and how waits end if a rank does not arrive.
+//! Ranks that share a GPU: rejected devices, memory use, and how waits end if a rank does not arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ fn nothing_is_allocated_and_host_memory_is_refused() {
     outcome.unwrap();
 }
 
-/// Owners overwrite their memory as soon as a call returns, while the GPU is busy with work before it.
+/// Owners overwrite their memory as soon as a call returns, while the GPU is busy with earlier work.
 #[test]
 fn memory_is_not_overwritten_before_others_have_read_it() {
     const COUNT: usize = 1 << 20;

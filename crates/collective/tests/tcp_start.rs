@@ -1,4 +1,5 @@
-//! Ranks that TCP would connect, but that differ, are missing, or meet strangers: each gets one sentence.
+//! Ranks that cannot start over TCP, because they differ, are missing, or meet strangers: each gets one
+//! sentence.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -9,20 +10,20 @@ use crate::common::tcp::{free_port, member, on_threads};
 use collective::Collective;
 use collective::tcp::{Member, Secret, StartError};
 
-/// A case: its name, its ranks, words of each one's sentence, and each one's exit status.
+/// A case: name, ranks, words of each rank's message, and each rank's exit status.
 type Case = (&'static str, Vec<Member>, [&'static [&'static str]; 3], [u8; 3]);
-/// A program that listens: what it does with a connection, if anything, and whether it keeps it; then exit
-/// status and words of a rank that connects to it.
+/// A program that listens instead of rank 0: its action on a connection, if any; whether it keeps the
+/// connection; exit status and words of the rank that connects to it.
 type Program = (Option<fn(&mut TcpStream)>, bool, u8, &'static str);
 
-/// Time in which the jobs of a table start, long enough for a busy machine.
+/// Time in which the jobs of a table must start, long enough for a busy machine.
 const LIMIT: Duration = Duration::from_secs(4);
 
 fn secret(text: &str) -> Option<Secret> {
     Some(Secret::new(text.as_bytes()).unwrap())
 }
 
-/// Starts the members, and returns each one's error, with the exit status that it stands for.
+/// Starts the members, and returns each rank's exit status and message.
 fn refused(members: Vec<Member>) -> Vec<(u8, String)> {
     on_threads(members, LIMIT, |started| match started.err() {
         Some(StartError::Refused(text)) => (2, text),
@@ -105,11 +106,11 @@ fn ranks_that_differ_get_one_sentence_each() {
 
 #[test]
 fn a_port_in_use_is_named_on_every_rank() {
-    // Programs that listen: one that greets, one that closes each connection, and one that is silent.
+    // Programs that listen: one greets, one closes each connection, and one is silent.
     let greet = |stream: &mut TcpStream| stream.write_all(b"SSH-2.0-OpenSSH_9.2").unwrap();
     let serve: [Program; 3] = [
         (Some(greet), true, 2, "another program listens at 127.0.0.1:"),
-        // It closes the connection, or the system resets it.
+        // The program closes the connection, or the system resets it.
         (Some(|_| ()), false, 1, " did not answer within 4 s: "),
         (None, true, 1, " did not answer within 4 s: what listens there does not answer as Plimsoll does"),
     ];
@@ -145,7 +146,7 @@ fn a_rank_that_is_alone_says_who_is_missing() {
     assert!(errors[0].0 == 1 && errors[0].1.contains(words), "{errors:?}");
 }
 
-/// Without a secret nothing is served to other hosts, and nothing is sent to them.
+/// Without a secret, ranks accept nothing from other hosts and send nothing to them.
 #[test]
 fn other_hosts_need_a_secret() {
     let with = |rank: usize, address: &str| Member { address: address.to_owned(), ..member(rank, 2, 1) };
@@ -153,14 +154,14 @@ fn other_hosts_need_a_secret() {
         let words = "MASTER_ADDR=192.0.2.1 can be reached from other hosts, and PLIMSOLL_SECRET is not set";
         assert!(status == 2 && text.contains(words), "{text}");
     }
-    // A name that has another address too is not this host's alone.
+    // A name with another address besides this host's.
     for (status, text) in refused(vec![with(1, "name.invalid")]) {
         assert!(
             status == 1 && text.contains("the address name.invalid of rank 0 was not found within 4 s"),
             "{text}"
         );
     }
-    // All ranks are on one host, whose name is of no use.
+    // All ranks are on one host, so its name is not used.
     let port = free_port();
     let here = |rank| Member { local_size: Some(2), port, ..with(rank, "192.0.2.1") };
     let ranks = on_threads(vec![here(0), here(1)], LIMIT, |started| {

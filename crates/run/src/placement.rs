@@ -163,7 +163,7 @@ fn on_gpus(gpus: &[GpuInfo], config: &mut RunConfig, rank: usize, choice: Choice
             (vec![0; world_size], reason)
         }
         Choice::One(why) => {
-            config.parallel.set_grid(GridShape::of(|_| 1));
+            config.parallel.set_grid(GridShape::from_sizes(|_| 1));
             let reason = format!(
                 "GPU 0 of {all}, {}: {why}one rank does the work of the {world_size} that are \
                  configured, in {} lanes and so \

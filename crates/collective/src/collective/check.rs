@@ -1,4 +1,4 @@
-//! Checks of a collective's operands, the same for all backends so that all refuse the same calls.
+//! Checks of a collective's operands, shared by all backends so that they reject the same calls.
 
 mod overlap;
 
@@ -13,13 +13,13 @@ use crate::rank_tree::RankTree;
 /// Kind of memory that a backend moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Any memory, because nothing is moved between ranks.
+    /// Any memory: the backend moves nothing between ranks.
     Any,
-    /// Host memory, and Meta, which has none.
+    /// Host memory and Meta.
     Host,
     /// GPU memory.
     Gpu,
-    /// Memory of the GPU that the ranks share.
+    /// Memory of the one GPU that all ranks use.
     SharedGpu,
 }
 
@@ -30,12 +30,12 @@ pub(crate) struct Membership {
     pub(crate) rank: usize,
     /// Number of ranks in the group.
     pub(crate) size: usize,
-    /// Memory that the backend moves.
+    /// Kind of memory that the backend moves.
     pub(crate) reach: Reach,
 }
 
 impl Collective<Region<'_>> {
-    /// Checks lengths, element types, ranks and memory.
+    /// Checks operand lengths, dtypes, rank numbers and memory kinds.
     ///
     /// # Errors
     /// The first invalid operand, with the reason.
@@ -75,10 +75,10 @@ impl Collective<Region<'_>> {
     }
 }
 
-/// Bytes of the smallest element, for operands without a type.
+/// Bytes of the smallest element, for operands without a dtype.
 const SMALLEST_ELEMENT: usize = 2;
 
-/// Checks that every region lies inside its buffer and has whole elements of `size` bytes.
+/// Checks that every region lies inside its buffer and is a multiple of `size` bytes.
 fn check_regions(caller: Caller, size: usize, regions: &[Region<'_>]) -> Result<()> {
     for region in regions {
         let bytes = region.bytes;
@@ -96,7 +96,7 @@ fn check_regions(caller: Caller, size: usize, regions: &[Region<'_>]) -> Result<
     Ok(())
 }
 
-/// Checks that the regions have whole elements of a type that can be summed.
+/// Checks that the regions hold whole elements of a float dtype.
 fn check_sum(caller: Caller, dtype: DType, regions: &[Region<'_>]) -> Result<()> {
     if !dtype.is_float() {
         return caller.refuse(format!("{dtype} cannot be summed"));
@@ -136,8 +136,7 @@ pub(crate) fn check_rank(caller: Caller, size: usize, rank: usize) -> Result<()>
     if rank < size { Ok(()) } else { caller.refuse(format!("there is no rank {rank} among {size}")) }
 }
 
-/// Checks that all peers are other ranks of the group, all regions can be moved, and no receive overlaps
-/// another region.
+/// Checks that all peers are other ranks of the group, and that no receive overlaps another region.
 fn check_peers(
     caller: Caller,
     group: Membership,
@@ -169,8 +168,7 @@ pub(crate) fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -
     Ok(())
 }
 
-/// Checks that region and scratch have whole elements, and that the scratch is long enough and does not
-/// overlap.
+/// Checks the region and scratch of a sum in shared memory: whole elements, enough scratch, and no overlap.
 fn check_shared_sum(
     caller: Caller,
     reach: Reach,

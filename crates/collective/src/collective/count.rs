@@ -1,5 +1,5 @@
-//! The bytes that a collective moves between ranks, as the host transports move them. Other backends leave
-//! the transfers to a library, or transfer nothing.
+//! Bytes that a collective moves between ranks, counted as the host transports move them. Other backends may
+//! move fewer.
 
 use device::Region;
 
@@ -10,7 +10,7 @@ use crate::shards::ByteShards;
 use crate::traffic::Moved;
 
 impl Collective<Region<'_>> {
-    /// Passes to `record` the kind of each call and its bytes on rank `rank` of `size`.
+    /// Calls `record` with each kind of call and the bytes that rank `rank` of `size` moves in it.
     pub(crate) fn count(&self, rank: usize, size: usize, mut record: impl FnMut(CallKind, Moved)) {
         let gathered = |shard: usize| gather(ByteShards::equal(shard, size), rank, size);
         let moved = match self {
@@ -37,7 +37,7 @@ impl Collective<Region<'_>> {
                 Moved { sent: total(&sends), received: total(&receives) }
             }
             Collective::SumShared { sums, tree, .. } => {
-                // Shards of all parts are exchanged, and gathered where every rank gets the whole sum.
+                // Shards are exchanged; if every rank gets the whole sum, they are also gathered.
                 let own = tree.parts_of(rank).len();
                 let sent = own * (size - 1);
                 let received = tree.parts() - own;
@@ -57,7 +57,7 @@ impl Collective<Region<'_>> {
     }
 }
 
-/// Returns the bytes by which a rank sends its shard to all others and receives theirs.
+/// Returns the bytes that a rank sends and receives in an all-gather of shards.
 fn gather(shards: ByteShards, rank: usize, size: usize) -> Moved {
     let own = shards.range(rank).len();
     Moved { sent: own as u64 * (size as u64 - 1), received: (shards.total() - own) as u64 }

@@ -1,17 +1,18 @@
-//! Collectives in the log of a device.
+//! Collectives as entries of a device's call log.
 
 use device::{LoggedCall, LoggedCommunication, Region, StreamKind};
 
 use super::{Collective, PeerRegion};
 
-/// Name in logs of exchanges that copy engines make in each other's memory.
+/// Log name of exchanges by copy engines between GPUs with peer access.
 pub const PEER_COPIES: &str = "peer copies";
-/// Name in logs of sums that kernels make in each other's memory. Their bytes are those of the rank's parts,
-/// and once more where every rank gets the whole sum.
+/// Log name of sums by kernels between GPUs with peer access. Counts the bytes of the rank's parts, and as
+/// many again if every rank gets the whole sum.
 pub const PEER_SUMS: &str = "peer sums";
 
 impl Collective<Region<'_>> {
-    /// Returns the call of rank `rank` of a group. `members` are the world numbers of its ranks.
+    /// Returns the log entry of this call on rank `rank`. `members` are the world numbers of the group's
+    /// ranks.
     pub(crate) fn logged(&self, rank: usize, members: &[usize], stream: StreamKind) -> LoggedCall {
         let (sends, receives) = self.messages();
         let in_world = |peers: &[PeerRegion<'_>]| -> Vec<(usize, u64)> {

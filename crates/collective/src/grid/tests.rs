@@ -73,7 +73,7 @@ fn subsets() -> impl Iterator<Item = Vec<Axis>> {
 }
 
 proptest! {
-    /// Groups over any axes of any grid, compared with their definition.
+    /// Compares groups over any axes of any grid with their definition.
     #[test]
     fn groups_are_the_ranks_that_differ_along_their_axes(
         sizes in proptest::collection::vec(1_usize..4, AXES),
@@ -102,7 +102,8 @@ proptest! {
         }
     }
 
-    /// Neighbours have coordinates that follow each other, and ranks across them the same one within theirs.
+    /// Neighbours have consecutive coordinates; groups across them have equal coordinates within each
+    /// neighbourhood.
     #[test]
     fn neighbours_divide_an_axis_in_two_ways(
         sizes in proptest::collection::vec(1_usize..4, AXES),
@@ -110,7 +111,7 @@ proptest! {
         group in 1_usize..4,
         groups in 1_usize..4,
     ) {
-        let shape = GridShape::of(|axis| sizes[axis.index()]).with_size(axis, group * groups);
+        let shape = GridShape::from_sizes(|axis| sizes[axis.index()]).with_size(axis, group * groups);
         let all: Vec<_> = (0..shape.world_size()).map(|rank| shape.seen_from(rank).unwrap()).collect();
         let (neighbours, across) =
             (all[0].neighbours(axis, group), all[0].across_neighbours(axis, group));
@@ -134,10 +135,10 @@ proptest! {
         }
     }
 
-    /// Ranks are numbered like the digits of a number, one for each axis.
+    /// Ranks are numbered like the digits of a number, one digit per axis.
     #[test]
     fn the_last_axis_varies_fastest(sizes in proptest::collection::vec(1_usize..4, AXES)) {
-        let shape = GridShape::of(|axis| sizes[axis.index()]);
+        let shape = GridShape::from_sizes(|axis| sizes[axis.index()]);
         for rank in 0..shape.world_size() {
             let grid = shape.seen_from(rank).unwrap();
             let number = shape.axes().fold(0, |number, (axis, size)| number * size + grid.coordinate(axis));

@@ -1,4 +1,4 @@
-//! The backend over queues of messages, for regions of host memory and of Meta.
+//! The backend over queues of messages, for host memory and Meta.
 
 use device::{DType, Region, StreamKind};
 
@@ -15,7 +15,7 @@ use crate::shards::ByteShards;
 use crate::split::SplitGroup;
 use crate::traffic::Moved;
 
-/// A [`GroupBackend`] over its own link. Every call is done on return, whatever its stream.
+/// A [`GroupBackend`] over host memory. Every call is done on return, whatever its stream.
 #[derive(Debug)]
 pub(crate) struct HostBackend<L> {
     pub(super) link: L,
@@ -27,7 +27,7 @@ impl<L: Link> HostBackend<L> {
         HostBackend { link, pool: PayloadPool::default() }
     }
 
-    /// Runs a collective of all ranks.
+    /// Runs a collective that involves all ranks.
     fn collective(&mut self, caller: Caller, collective: &Collective<Region<'_>>) -> Result<Moved> {
         let rank = self.link.rank();
         let ranks = self.link.world_size();
@@ -71,7 +71,7 @@ impl<L: Link> HostBackend<L> {
         let (parent, children) = broadcast_tree(self.link.rank(), self.link.world_size(), root);
         let chunk = if on_meta(&region) { usize::MAX } else { PAYLOAD_BYTES };
         let mut moved = Moved::default();
-        // Chunks are passed on while later ones still arrive.
+        // Each chunk is forwarded while later chunks still arrive.
         for round in 0..region.bytes.div_ceil(chunk).max(1) {
             let range = ByteShards::equal(region.bytes, 1).chunk(0, round, chunk);
             let part = region.part(range.start, range.len());
@@ -104,7 +104,7 @@ impl<L: Link> HostBackend<L> {
 
 impl<L: Link> GroupBackend for HostBackend<L> {
     fn reach(&self) -> Reach {
-        // In a group of one nothing is moved, so any kind of memory is accepted.
+        // A group of one moves nothing, so it accepts any kind of memory.
         if self.link.world_size() == 1 { Reach::Any } else { Reach::Host }
     }
 

@@ -9,7 +9,7 @@ use crate::host::{Transfers, barrier, begin, broadcast_tree};
 use crate::link::Link;
 use crate::payload::PayloadPool;
 
-/// [`ControlChannel`] over its own link.
+/// A [`ControlChannel`] over a host transport.
 #[derive(Debug)]
 pub(crate) struct HostControl<L> {
     link: L,

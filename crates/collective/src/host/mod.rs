@@ -17,10 +17,10 @@ use crate::error::{CollectiveError, Result};
 use crate::link::Link;
 use crate::payload::PayloadPool;
 
-/// Begins a collective.
+/// Announces that this rank begins a collective, and checks that no rank has failed.
 ///
 /// # Errors
-/// A rank has failed, or is in another call.
+/// A rank has failed, or makes another call.
 pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call> {
     let rank = link.world_rank(link.rank());
     let call = signature.call;
@@ -58,8 +58,8 @@ pub(crate) fn same_groups<L: Link>(
     })
 }
 
-/// Returns once every rank has arrived. After rounds of distance 1, 2, 4, … below the world size, every rank
-/// has a message from every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
+/// Returns once every rank has called it, after log₂(world size) rounds of messages to ranks at distance 1,
+/// 2, 4, … (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
 pub(crate) fn barrier<L: Link>(link: &mut L, pool: &mut PayloadPool, signature: Signature) -> Result<()> {
     let rank = link.rank();
     let world_size = link.world_size();

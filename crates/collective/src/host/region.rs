@@ -13,13 +13,14 @@ pub(crate) fn on_meta(region: &Region<'_>) -> bool {
     region.buffer.backend() == Backend::Meta
 }
 
-/// Copies a region of at most one payload; the result is empty on Meta.
+/// Copies a region of at most [`PAYLOAD_BYTES`](crate::payload::PAYLOAD_BYTES) bytes; on Meta the result is
+/// empty.
 pub(crate) fn read(region: Region<'_>, pool: &mut PayloadPool) -> device::Result<Payload> {
     if on_meta(&region) {
         return Ok(pool.take(0));
     }
     let mut payload = pool.take(region.bytes);
-    // Every element type has at least 16 bits, so bytes are moved in pairs.
+    // Every dtype is at least 16 bits wide, so bytes are moved in pairs.
     let values = region.buffer.read::<bf16>(region.offset, region.bytes / 2)?;
     payload.bytes_mut().copy_from_slice(bytemuck::cast_slice(&values));
     Ok(payload)
@@ -34,7 +35,7 @@ pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
     Ok(())
 }
 
-/// Copies between two regions of the same length, which may be the same.
+/// Copies between two regions of the same length; does nothing if they are the same.
 pub(crate) fn copy(caller: Caller, source: Region<'_>, target: Region<'_>) -> Result<()> {
     let same = std::ptr::eq(source.buffer, target.buffer) && source.offset == target.offset;
     if same || on_meta(&source) {

@@ -1,4 +1,4 @@
-//! Sums and gathers of shards, from which the collectives are built.
+//! Reduce-scatter and all-gather of shards over host memory.
 
 use device::{DType, Region};
 
@@ -14,7 +14,7 @@ use crate::sum;
 use crate::traffic::Moved;
 
 impl<L: Link> HostBackend<L> {
-    /// Sums this rank's shard of `input` over ranks into `output`, in rounds of one payload from every rank.
+    /// Sums this rank's shard of `input` over ranks into `output`, one payload per rank at a time.
     pub(super) fn reduce_shards(
         &mut self,
         signature: Signature,

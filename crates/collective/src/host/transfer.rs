@@ -1,4 +1,5 @@
-//! Transfers of operands between ranks: many sends and receives at once, in payloads, none blocking another.
+//! Concurrent sends and receives between ranks. Operands are cut into payloads, and no transfer blocks
+//! another.
 
 mod ends;
 
@@ -13,10 +14,11 @@ use crate::payload::{Payload, PayloadPool};
 use crate::traffic::Moved;
 use ends::{Incoming, Outgoing, Sink, Source};
 
-/// Time after which the user learns who is waited for.
+/// Time after which a message names the rank being waited for.
 const NOTICE: Duration = Duration::from_secs(5);
 
-/// Sends and receives to run together. Transfers with the same peer and direction run in the order added.
+/// Sends and receives to run together. Transfers with the same peer and direction run in the order they were
+/// added.
 pub(crate) struct Transfers<'a> {
     call: Call,
     outgoing: Vec<Outgoing<'a>>,
@@ -67,7 +69,7 @@ impl<'a> Transfers<'a> {
     /// Runs all transfers.
     ///
     /// # Errors
-    /// A failed peer, a mismatch, or a peer that is silent for a whole timeout.
+    /// A peer failed, made another call, or was silent for a whole timeout.
     pub(crate) fn run<L: Link>(mut self, link: &mut L, pool: &mut PayloadPool) -> Result<Moved> {
         let rank = link.world_rank(link.rank());
         let timeout = link.timeout();

@@ -9,11 +9,12 @@ use system::{terminal, threads};
 
 /// Time after which rank 0 prints what it is waiting for.
 const NOTICE: Duration = Duration::from_secs(5);
-/// Time by which each rank reports later than the one before it, so that rank 0 reports first.
+/// Delay of ranks other than 0 in reporting a missed deadline, so that rank 0 reports first. Rank r adds r times
+/// [`AFTER_EACH`].
 const AFTER_RANK_ZERO: Duration = Duration::from_millis(700);
 const AFTER_EACH: Duration = Duration::from_millis(20);
 
-/// A thread that ends the process unless this value is dropped in time.
+/// Ends the process unless dropped before the deadline.
 #[derive(Debug)]
 pub(super) struct Deadline {
     // Dropping the sender ends the thread.
@@ -21,9 +22,8 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Starts a deadline of `timeout` for the following code. After it, rank `rank` prints `reason`, a
-    /// sentence, and exits with status 1, upon which the launcher ends the other ranks. Meanwhile rank 0
-    /// prints what it is `waiting` for.
+    /// Starts a deadline of `timeout`. If it passes, rank `rank` prints the sentence `reason` and exits with
+    /// status 1, and the launcher ends the other ranks. Before that, rank 0 prints what it is `waiting` for.
     ///
     /// # Errors
     /// The system cannot start a thread.

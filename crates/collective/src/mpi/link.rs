@@ -1,4 +1,4 @@
-//! The link of a rank that is a process.
+//! The message queues of a rank that is an MPI process.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -13,13 +13,13 @@ use crate::mpi::raw::{Completed, Fault, Request};
 use crate::payload::{PAYLOAD_BYTES, PayloadPool};
 use crate::processes::{DATA, HEADER_BYTES, Header, Shared, child};
 
-/// Most pending sends to one peer; a message takes one or two.
+/// Maximum number of pending sends to one peer; a message takes one or two.
 const QUEUED: usize = 8;
-/// Largest payload that is sent in one message with its header.
+/// Largest payload sent in one message with its header.
 const INLINE_BYTES: usize = 2048;
 
-/// Queues of messages between processes. A message is a header followed by a short payload. A longer payload
-/// follows in a message of its own, with another tag, without a copy.
+/// Message queues between processes. A message is a header followed by a short payload. A longer payload
+/// follows as a separate message with another tag, without a copy.
 pub(crate) struct MpiLink {
     world: Rc<Shared>,
     library: Rc<Library>,
@@ -29,15 +29,15 @@ pub(crate) struct MpiLink {
     context: u64,
     tags: Tags,
     peers: Vec<Peer>,
-    /// Pool of headers.
+    /// Pool of headers with short payloads.
     headers: PayloadPool,
     pool: PayloadPool,
 }
 
-/// The tags of one group's headers and payloads.
+/// MPI tags of one group's headers and payloads.
 ///
-/// Two groups may get the same tags, with a probability of 2⁻³⁰ for Open MPI's tags. Headers name the group,
-/// so that a collision is an error and never a wrong value.
+/// Two groups may get the same tags, with a probability of 2⁻³⁰ under Open MPI. Headers name the group, so a
+/// collision is an error, never a wrong value.
 #[derive(Clone, Copy)]
 struct Tags {
     header: i32,
@@ -79,7 +79,7 @@ impl MpiLink {
         }
     }
 
-    /// Removes completed sends from the queue to a peer.
+    /// Removes completed sends to a peer from the queue.
     fn reap(&mut self, to: usize) -> Result<(), Fault> {
         while let Some(request) = self.peers[to].sends.front_mut() {
             let Some(Completed { payload, .. }) = request.test()? else { break };
@@ -160,7 +160,7 @@ impl MpiLink {
         Ok(Some(Arrived::Whole(Message { signature: header.signature(), payload })))
     }
 
-    /// Records a failure of MPI, which ends the world; the caller then finds it like any other failure.
+    /// Records a failure of MPI, which ends the world.
     fn failed(&self, fault: Fault) -> Closed {
         self.world.fault(&fault.in_words());
         Closed
@@ -206,7 +206,7 @@ impl Link for MpiLink {
     }
 
     fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed> {
-        // This is checked before the queue, so that the peer's last messages have arrived by then.
+        // Checked before the queue, so that the peer's last messages have arrived by then.
         let ended = self.world.has_ended(self.members[from]);
         match self.receive(from).map_err(|fault| self.failed(fault))? {
             Some(message) => {

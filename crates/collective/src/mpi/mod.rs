@@ -1,9 +1,9 @@
 //! Ranks as processes, started by an MPI launcher such as `mpirun` or `srun`.
 //!
-//! [`start`] joins the job and returns this process's [`World`] and [`Communicator`]. Calls of the
-//! communicator never block inside MPI: requests are started, then polled until the deadline. A rank that
-//! fails announces it to all others. A process that disappeared from this host is detected; a silent rank is
-//! found by asking the others.
+//! [`start`] joins the job and returns this process's [`World`] and [`Communicator`]. Calls never block
+//! inside MPI: requests are started, then polled until the deadline. A failing rank announces it to all
+//! others. Processes of this host that disappeared are detected; a silent rank is found by querying the
+//! others.
 //!
 //! MPI is used only from the thread that called [`start`], which should be the process's first.
 
@@ -62,8 +62,8 @@ impl From<Fault> for StartError {
     }
 }
 
-/// Joins the job that a launcher started; a process without a launcher is a world of one. `timeout` is the
-/// longest time that a peer may be silent. Waits for all ranks of the job.
+/// Joins the launcher's job and waits for all of its ranks. A process without a launcher is a world of one.
+/// `timeout` is the longest allowed silence of a peer.
 ///
 /// # Errors
 /// MPI was started before or fails, or another rank does not arrive.
@@ -87,7 +87,7 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let neighbours = world.split_shared(world.rank());
     let local = (neighbours.rank() as usize, neighbours.size() as usize);
     let processors = system::threads::processors();
-    // A process that is bound to one processor sees only that one.
+    // A process bound to one processor sees only that one.
     let crowded = processors > 1 && processors < local.1;
     let library = Rc::new(Library {
         traffic: Channel::new(world.duplicate())?,

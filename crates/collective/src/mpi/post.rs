@@ -1,4 +1,4 @@
-//! Notices between processes that MPI connects.
+//! Failure and liveness notices between MPI processes.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -21,9 +21,9 @@ const YIELDS: u32 = 2000;
 const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 const SHORT_SLEEPS: u32 = 200;
 
-/// The initialised MPI library and its communicators, which are dropped before MPI is finalized.
+/// The initialised MPI library and its communicators. The communicators are dropped before MPI is finalized.
 pub(super) struct Library {
-    /// Communicator for the messages of calls.
+    /// Communicator for the messages of collectives and transfers.
     pub(super) traffic: Channel,
     /// Communicator for notices.
     pub(super) notices: Channel,
@@ -31,12 +31,12 @@ pub(super) struct Library {
     pub(super) _universe: Universe,
 }
 
-/// Notices over a communicator of their own.
+/// Sends and receives notices on a communicator of their own.
 pub(super) struct MpiPost {
     library: Rc<Library>,
     incoming: RefCell<Option<Request>>,
     outgoing: RefCell<Vec<Request>>,
-    /// Number of polls before sleeping: [`SPINS`], or 0 if the host is crowded.
+    /// Number of polls before sleeping: [`SPINS`], or 0 if ranks share processors.
     spins: u32,
 }
 
@@ -58,7 +58,7 @@ impl MpiPost {
             };
             let Some(completed) = request.test()? else { return Ok(None) };
             *incoming = None;
-            // A message that is not a notice does not come from this program; it is ignored.
+            // A message that does not decode was not sent by this program; it is ignored.
             if let Some(notice) = Notice::decode(&completed.payload.bytes()[..completed.bytes]) {
                 return Ok(Some(notice));
             }
@@ -89,7 +89,7 @@ impl Post for MpiPost {
 
     fn is_sent(&self) -> bool {
         let mut outgoing = self.outgoing.borrow_mut();
-        // A notice that cannot be delivered has no receiver left.
+        // An undeliverable notice has no receiver left.
         outgoing.retain_mut(|request| matches!(request.test(), Ok(None)));
         outgoing.is_empty()
     }
@@ -105,7 +105,7 @@ impl Post for MpiPost {
         }
     }
 
-    /// Returns a limit on the time that MPI takes to be finalized. Without a thread there is none.
+    /// Returns a deadline for finalizing MPI, or nothing if no thread can be started.
     fn ending(&self, timeout: Duration, processes: Arc<Processes>) -> Box<dyn Any> {
         let rank = processes.rank();
         let late = move || {

@@ -1,4 +1,4 @@
-//! Sends and receives that never block and own their memory: the only module that calls MPI's C functions.
+//! Non-blocking sends and receives that own their memory. The only module that calls MPI's C functions.
 #![allow(unsafe_code)] // MPI's handles, and memory that MPI reads and writes between calls
 
 use std::ffi::{c_char, c_int};
@@ -18,7 +18,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// Returns the error in words.
+    /// Formats the error's code and text.
     pub(crate) fn in_words(&self) -> String {
         format!("MPI error {}: {}", self.code, self.text)
     }
@@ -26,20 +26,19 @@ impl Fault {
 
 type Result<T> = std::result::Result<T, Fault>;
 
-/// A duplicated communicator: its messages match only its own receives. It belongs to the thread that
-/// initialised MPI, so it is not `Send`.
+/// A duplicated communicator, whose messages match only its own receives. Not `Send`, because it belongs to
+/// the thread that initialised MPI.
 pub(crate) struct Channel(SimpleCommunicator);
 
 impl Channel {
-    /// Takes ownership of a communicator. Its errors are returned from then on; by default MPI ends the
-    /// process.
+    /// Takes ownership of a communicator, and makes it return errors; by default MPI ends the process.
     pub(crate) fn new(communicator: SimpleCommunicator) -> Result<Self> {
         // SAFETY: the communicator is live, and the handler is one of MPI's constants.
         let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
         check(code).map(|()| Channel(communicator))
     }
 
-    /// The largest tag; every MPI has at least 32767, most have many more.
+    /// The largest allowed tag: at least 32767.
     pub(crate) fn greatest_tag(&self) -> i32 {
         let (mut value, mut flag): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
         let key = ffi::MPI_TAG_UB as c_int;
@@ -58,7 +57,7 @@ impl Channel {
         self.begin(payload, Direction::Send { to, tag })
     }
 
-    /// Starts receiving at most `payload`'s length, from one rank or from any.
+    /// Starts receiving at most `payload`'s length, from one rank or, without one, from any.
     pub(crate) fn receive(&self, payload: Payload, from: Option<usize>, tag: i32) -> Result<Request> {
         self.begin(payload, Direction::Receive { from, tag })
     }
@@ -102,7 +101,7 @@ enum Direction {
 #[derive(Debug)]
 pub(crate) struct Request {
     raw: ffi::MPI_Request,
-    /// The memory; `None` once the request is done.
+    /// The memory in use; `None` once the request is done.
     payload: Option<Payload>,
     receives: bool,
 }
@@ -116,7 +115,7 @@ pub(crate) struct Completed {
 }
 
 impl Request {
-    /// Lets MPI make progress, and returns the memory if this request is done.
+    /// Advances MPI's progress, and returns the memory if this request is done.
     pub(crate) fn test(&mut self) -> Result<Option<Completed>> {
         let mut done: c_int = 0;
         let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();

@@ -1,4 +1,4 @@
-//! Siblings: the processes that the same launcher started on this host, found without MPI.
+//! Finds the processes that the same launcher started on this host, without MPI.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,23 +8,23 @@ use crate::processes::parent_and_state;
 /// A process with the same parent as this one.
 struct Sibling {
     pid: u32,
-    /// The rank that the launcher assigned to it.
+    /// Rank assigned by the launcher.
     rank: Option<String>,
     state: char,
     program: Option<PathBuf>,
 }
 
-/// Environment variables in which launchers pass a process its rank and the number of ranks on its host.
+/// Environment variables in which launchers pass the rank.
 const RANKS: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
 const LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
-/// Returns the rank that the launcher assigned to this process; 0 if it assigned none.
+/// Returns the rank assigned by the launcher, or 0.
 pub(super) fn own_rank() -> usize {
     let rank = RANKS.iter().find_map(|name| std::env::var(name).ok());
     rank.and_then(|rank| rank.parse().ok()).unwrap_or(0)
 }
 
-/// Describes why the job may be incomplete.
+/// Returns a guess why not all ranks have started, for an error message.
 pub(super) fn why_incomplete() -> String {
     let own_program = fs::read_link("/proc/self/exe").ok();
     let siblings = siblings();
@@ -69,7 +69,7 @@ fn siblings() -> Vec<Sibling> {
         .collect()
 }
 
-/// Returns the rank in a process's environment.
+/// Returns the rank in another process's environment.
 fn rank_of(pid: u32) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = |name: &str| {

@@ -1,4 +1,4 @@
-//! The backend of a group of GPUs: calls are passed to NCCL, or made in shared memory.
+//! The backend of a group of GPUs. Calls go to NCCL or run in shared memory.
 
 mod shared_memory;
 
@@ -18,30 +18,30 @@ use crate::nccl::window::gpus::Gpus;
 use crate::peer_access::{PeerAccess, PeerAccessOptions, PeerWindow};
 use crate::split::SplitGroup;
 
-/// Bytes that two ranks exchange when they first connect.
+/// Bytes that two ranks exchange in their first connection.
 const MEETING_BYTES: usize = 4;
-/// Offset in the first half of the scratch buffer at which those bytes are received. Sent bytes and barriers
-/// use the bytes before it.
+/// Offset in the first half of the scratch buffer at which these bytes are received. Sent bytes and barriers
+/// use the bytes below it.
 const MEETINGS: usize = 512;
-/// Bytes of a small operand, for which NCCL uses another algorithm than for large ones.
+/// Bytes of a small operand; NCCL uses different algorithms for small and large ones.
 const SMALL_BYTES: usize = 1 << 10;
 
-/// A [`GroupBackend`] over its own communicator.
+/// A [`GroupBackend`] over an NCCL communicator.
 pub(super) struct NcclBackend {
     shared: Rc<Shared>,
     device: Device,
-    /// Index of the communicator among the rank's; `None` for a group of one.
+    /// Index of the group's communicator among this rank's communicators; `None` for a group of one.
     comm_index: Option<usize>,
     rank: usize,
     /// World numbers of the ranks, by number in the group.
     members: Vec<usize>,
     /// World numbers of the other ranks.
     others: Rc<[usize]>,
-    /// Whether each peer is connected in both directions.
+    /// Whether each peer is already connected in both directions.
     met: Vec<bool>,
     /// Scratch buffer of all groups of the rank; its contents do not matter.
     scratch: Rc<Buffer>,
-    /// The memory of the group's ranks, if they have peer access.
+    /// Shared memory of the group's ranks, if they have peer access.
     window: Option<PeerWindow<Gpus>>,
 }
 
@@ -59,7 +59,7 @@ impl NcclBackend {
         NcclBackend { shared, device, comm_index, rank, members, others, met, scratch, window: None }
     }
 
-    /// Passes a collective to NCCL, and waits until it is enqueued. One over 0 bytes does nothing.
+    /// Passes a collective to NCCL and waits until it is enqueued. An empty operand does nothing.
     fn pass(&self, caller: Caller, collective: &Collective<Region<'_>>, stream: StreamKind) -> Result<()> {
         let call = caller.call;
         let comm = match self.comm_index {
@@ -84,7 +84,7 @@ impl NcclBackend {
         }
     }
 
-    /// Runs a collective in a group of one: the operand is already in place or is copied.
+    /// Runs a collective in a group of one: copies the operand to the result if they differ.
     fn run_alone(
         &self,
         caller: Caller,
@@ -103,8 +103,8 @@ impl NcclBackend {
         }
     }
 
-    /// Connects peers that were not connected before. NCCL makes the connections of one call together, and
-    /// fails if two ranks want different ones; an exchange therefore connects both directions.
+    /// Connects peers for the first time, in both directions. NCCL makes all connections of one call
+    /// together, and fails if two ranks request different ones.
     fn meet(&mut self, caller: Caller, peers: impl Iterator<Item = usize>, stream: StreamKind) -> Result<()> {
         let mut strangers: Vec<usize> = peers.filter(|peer| !self.met[*peer]).collect();
         strangers.sort_unstable();
@@ -124,7 +124,7 @@ impl NcclBackend {
         Ok(())
     }
 
-    /// Runs sends and receives between pairs of ranks; those of 0 bytes do nothing.
+    /// Runs sends and receives between pairs of ranks; empty messages are skipped.
     fn transfer(&mut self, call: &GroupCall<'_>) -> Result<()> {
         let (mut sends, mut receives) = call.collective.messages();
         sends.retain(|(_, region)| region.bytes > 0);
@@ -140,7 +140,7 @@ impl NcclBackend {
         self.pass(call.caller, &Collective::Exchange { sends, receives }, call.stream)
     }
 
-    /// Checks, by a digest, that the other ranks passed the same groups to a split.
+    /// Checks that all ranks passed the same groups to a split, by comparing a digest.
     fn same_groups(&mut self, caller: Caller, groups: &[Vec<usize>]) -> Result<()> {
         let mine = digest(groups);
         let all = self.gather_bytes(caller, &mine)?;
@@ -150,13 +150,13 @@ impl NcclBackend {
         })
     }
 
-    /// Splits off the communicator of a group, and returns its index; `None` for a group of one.
+    /// Splits off a group's communicator and returns its index; `None` for a group of one.
     fn split_off(&self, call: Call, comm_index: usize, group: &SplitGroup) -> Result<Option<usize>> {
         let comm = self.shared.comm(comm_index, call)?;
         let several = group.members.len() > 1;
         let part = Comm::empty();
         let colour = several.then_some((group.number, group.rank));
-        // The communicator is registered before it is created, so that its creation can be aborted.
+        // The communicator is registered before its creation, so that the creation can be aborted.
         let comm_index = several.then(|| self.shared.keep(part));
         self.shared.patiently(|| {
             self.shared.make(comm, call, move || comm.split(colour, part))?;
@@ -165,7 +165,7 @@ impl NcclBackend {
         Ok(comm_index)
     }
 
-    /// Returns the result of a wait for the device, or the reason why the wait was aborted.
+    /// Converts the result of a wait for the device; an aborted wait returns the reason for aborting.
     fn host_wait<T>(&self, caller: Caller, waited: device::Result<T>) -> Result<T> {
         waited.or_else(|source| {
             self.shared.alive(caller.call)?;
@@ -178,7 +178,7 @@ impl NcclBackend {
         self.host_wait(caller, waited)
     }
 
-    /// Runs each collective of `uses` on small and large operands.
+    /// Runs each collective of `uses` once with a small and once with a large operand.
     fn rehearse(&self, caller: Caller, uses: &[Collective<()>], stream: StreamKind) -> Result<()> {
         let ranks = self.members.len();
         for bytes in [SMALL_BYTES, self.scratch.bytes()] {
@@ -303,7 +303,7 @@ impl Drop for NcclBackend {
     }
 }
 
-/// Returns a digest of a list of groups: FNV-1a (Fowler, Noll and Vo) over its text.
+/// Returns the FNV-1a digest (Fowler, Noll and Vo) of a list of groups.
 fn digest(groups: &[Vec<usize>]) -> [u8; 8] {
     let text = format!("{groups:?}");
     let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

@@ -1,4 +1,4 @@
-//! The thread that makes a rank's NCCL calls, one at a time.
+//! A thread that makes a rank's NCCL calls, one at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::fault::{Fault, Result};
 
-/// Time for which the thread polls after a call: the next call usually comes soon, and waking up takes as
-/// long as a call.
+/// Polling time after a call before the thread sleeps. Waking up takes as long as a call, and the next call
+/// usually comes soon.
 const SPIN: Duration = Duration::from_micros(100);
 /// Stack size, as for NCCL's own threads.
 const STACK_BYTES: usize = 8 << 20;
@@ -30,10 +30,10 @@ impl Busy {
     }
 }
 
-/// The handle of the thread: it passes calls on and receives their results, and never waits for a call.
+/// Handle of the thread. Passes calls to it and receives their results, without blocking.
 #[derive(Debug)]
 pub(super) struct CallThread {
-    /// `None` while this value is dropped.
+    /// Sends calls to the thread; `None` while the handle is being dropped.
     calls: Option<Sender<Body>>,
     answers: Receiver<Result<()>>,
     busy: Busy,
@@ -44,7 +44,7 @@ impl CallThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// The thread cannot be started.
     pub(super) fn start() -> Result<Self> {
         let ((calls, taken), (answer, answers)) = (mpsc::channel::<Body>(), mpsc::channel());
         let busy = Busy::default();
@@ -62,14 +62,14 @@ impl CallThread {
         Ok(CallThread { calls: Some(calls), answers, busy, thread: Some(thread) })
     }
 
-    /// Passes `call` to the thread. The previous call must have been answered.
+    /// Passes `call` to the thread. The previous call must have returned.
     pub(super) fn begin(&self, call: impl FnOnce() -> Result<()> + Send + 'static) {
         self.busy.set(true);
         // If the thread has ended, `answer` reports it.
         let _ = self.calls.as_ref().map(|calls| calls.send(Box::new(call)));
     }
 
-    /// Returns the result of the last call; `None` while it runs.
+    /// Returns the result of the last call; `None` while the call runs.
     pub(super) fn answer(&self) -> Option<Result<()>> {
         match self.answers.try_recv() {
             Ok(message) => Some(message),
@@ -87,7 +87,7 @@ impl CallThread {
 }
 
 impl Drop for CallThread {
-    /// Ends the thread once it is idle. A call that does not return is not waited for.
+    /// Ends the thread once it is idle, without waiting for a call that does not return.
     fn drop(&mut self) {
         self.calls = None;
         if let Some(thread) = self.thread.take().filter(|_| !self.busy.is_set()) {
@@ -96,7 +96,7 @@ impl Drop for CallThread {
     }
 }
 
-/// Returns the next call; `None` once there will be no more.
+/// Returns the next call; `None` once the handle is dropped.
 fn next(calls: &Receiver<Body>) -> Option<Body> {
     let began = Instant::now();
     while began.elapsed() < SPIN {

@@ -1,4 +1,4 @@
-//! Connecting the GPUs of all ranks: the ranks check each other's NCCL, then create a communicator.
+//! Creates the NCCL communicator of all ranks, after comparing their library versions.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::nccl::raw::{self, Comm, ID_BYTES, Id};
 use crate::nccl::shared::Shared;
 use crate::nccl::{NAME, version_text};
 
-/// Bytes of a rank's buffer for barriers, first connections and warming up: enough that NCCL treats it as a
-/// large operand.
+/// Bytes of a rank's scratch buffer for barriers, first connections and warm-up. Large enough that NCCL
+/// treats it as a large operand.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
-/// Oldest version with non-blocking communicators that can be split, as NCCL counts.
+/// Oldest supported NCCL version, in NCCL's numbering: it added non-blocking communicators that can be split.
 const OLDEST: u32 = 21_800;
 
 const CALL: Call = Call { channel: Channel::Data, kind: CallKind::Connect, sequence: 0 };
 
-/// Allocates the buffer that a rank's groups share.
+/// Allocates the scratch buffer that a rank's groups share.
 ///
 /// # Errors
-/// A device that neither is a GPU nor imitates one; out of memory.
+/// The device is not a GPU and does not imitate one, or memory is exhausted.
 pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
     if device.backend() == Backend::Cpu || !device.is_cuda_like() {
         let name = &device.description().name;
@@ -41,7 +41,7 @@ pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
     Ok(Rc::new(buffer))
 }
 
-/// Connects this rank's GPU, and returns the backend of all ranks.
+/// Connects this rank's GPU to the others, and returns the backend of the world's group.
 pub(crate) fn connect(
     control: &mut dyn ControlChannel,
     device: &Device,
@@ -51,15 +51,15 @@ pub(crate) fn connect(
     let rank = control.rank();
     let world_size = control.world_size();
     device.make_current().map_err(CollectiveError::device(rank, CALL))?;
-    // Running work would delay the connections, and this is the first time that ranks wait for each other.
+    // Running work would delay the connections, and ranks wait for each other here for the first time.
     device.synchronize().map_err(CollectiveError::device(rank, CALL))?;
-    let printed = control.all_gather(&Report::of(rank).encode())?;
+    let printed = control.all_gather(&Report::describe_library(rank).encode())?;
     let id = agree(rank, &printed)?;
     let calls = CallThread::start().map_err(|fault| failed(rank, rank, fault))?;
     let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch(), calls));
     let comm = Comm::empty();
     let make_current = device.make_current_elsewhere();
-    // The communicator is registered before it is created, so that its creation can be aborted.
+    // The communicator is registered before its creation, so that the creation can be aborted.
     let comm_index = shared.keep(comm);
     let meet = move || {
         make_current().map_err(|error| Fault { code: 0, text: error.to_string() })?;
@@ -73,17 +73,17 @@ pub(crate) fn connect(
     Ok(Box::new(NcclBackend::new(shared, device, Some(comm_index), rank, members, scratch)))
 }
 
-/// A rank's message about its NCCL library.
+/// A rank's report about its NCCL library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Report {
-    /// The version and, from rank 0, the identifier of the communicator to create.
+    /// The version and, from rank 0, the identifier for the new communicator.
     There { version: u32, id: Option<Id> },
     /// The reason why the library cannot be used.
     Unusable(Fault),
 }
 
 impl Report {
-    fn of(rank: usize) -> Self {
+    fn describe_library(rank: usize) -> Self {
         if !raw::is_there() {
             let text = "libnccl.so cannot be opened: install NCCL or set LD_LIBRARY_PATH; where there is \
                         only libnccl.so.2, a link libnccl.so to it is needed";
@@ -126,16 +126,16 @@ impl Report {
     }
 }
 
-/// Returns the error on rank `rank` if rank `who` cannot use its library.
+/// Returns the error on rank `rank` when rank `who` cannot use its library.
 fn failed(rank: usize, who: usize, Fault { code, text }: Fault) -> CollectiveError {
     let text = if who == rank { text } else { format!("on rank {who}: {text}") };
     CollectiveError::Library { rank, call: CALL, library: NAME, code, text }
 }
 
-/// Returns the identifier of the communicator, after comparing the ranks' messages.
+/// Compares all ranks' reports, and returns the identifier for the new communicator.
 ///
 /// # Errors
-/// The first rank that cannot use its library; the error is the same on all ranks.
+/// The first rank that cannot use its library. All ranks return the same error.
 fn agree(rank: usize, reports: &[Vec<u8>]) -> Result<Id> {
     let failed = |who: usize, fault: Fault| failed(rank, who, fault);
     let unclear = || Fault { code: 0, text: "it did not say which NCCL it has".to_owned() };

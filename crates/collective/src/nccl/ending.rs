@@ -1,4 +1,4 @@
-//! Ending communicators without waiting forever.
+//! Destroys or aborts communicators without waiting forever.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -7,17 +7,18 @@ use system::threads;
 use super::call_thread::Busy;
 use super::raw::{self, Comm};
 
-/// How communicators are ended.
+/// Way to end a communicator.
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
-    /// Together with all other ranks of the group, which must do the same.
+    /// Normally, together with all other ranks of the group.
     Destroy,
-    /// At once: device work that waits for a peer ends, and so does the running call.
+    /// At once: ends device work that waits for a peer, and the running call.
     Abort(Busy),
 }
 
-/// Ends communicators, used at most by a running call, on a separate thread, because NCCL may wait for other
-/// ranks. Returns after `patience` at the latest; the thread then continues on its own.
+/// Ends communicators on a separate thread, because NCCL may wait for other ranks. Returns after `patience`
+/// at the latest, and leaves the thread to finish by itself. Only a running call may still use the
+/// communicators.
 pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
     if comms.is_empty() {
         return;
@@ -27,11 +28,11 @@ pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
     let thread_ending = ending.clone();
     let started = threads::spawn("nccl-end", move || {
         end_here(&thread_comms, &thread_ending, patience);
-        // The receiver may have stopped.
+        // The receiver may have given up.
         let _ = done.send(());
     });
     match started {
-        // Nothing more can be done, whether the thread finished or not.
+        // Nothing more can be done, whether or not the thread has finished.
         Ok(_) => drop(over.recv_timeout(patience)),
         Err(_) => end_here(comms, ending, patience),
     }

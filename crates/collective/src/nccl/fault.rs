@@ -2,7 +2,7 @@
 
 use cudarc::nccl::sys;
 
-/// An error of NCCL: its code and text.
+/// An NCCL error: code and text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     /// NCCL's result code; 0 for other errors.
@@ -15,7 +15,7 @@ pub(super) struct Fault {
 pub(super) type Result<T> = std::result::Result<T, Fault>;
 
 impl Fault {
-    /// Creates an error of this program in its use of NCCL.
+    /// Creates an error about this program's use of NCCL.
     pub(super) fn internal(text: &str) -> Self {
         Fault { code: sys::ncclResult_t::ncclInternalError as i64, text: text.to_owned() }
     }

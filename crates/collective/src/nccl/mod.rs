@@ -1,29 +1,28 @@
-//! The backend of GPUs over NCCL, for ranks with a GPU each.
+//! The NCCL backend, for ranks with a GPU each.
 //!
-//! The one idea: **NCCL never decides how long a call or wait takes**. A separate thread (`CallThread`) makes
-//! the calls, because a call may connect ranks, and wait for them, whenever NCCL uses a new path. (NCCL has a
-//! mode in which calls return at once; it starts a thread for each of them.) Waits for the device ask a guard
-//! ([`device::Device::set_guard`]). Both check three things: whether NCCL has failed, whether a rank has
-//! failed (the control channel's [`Watch`](crate::Watch)), and whether the deadline has passed. In each case
-//! all communicators of the rank are aborted, which ends the running call and kernels that wait for peers.
-//! This and every later call then returns the error, which names the call and, if known, the rank.
+//! The one idea: **NCCL never decides how long a call or wait takes**. Calls run on a separate thread
+//! (`CallThread`), because a call may connect ranks and wait for them whenever NCCL uses a new path. (NCCL's
+//! own non-blocking mode starts a thread for each call.) Waits for the device ask a guard
+//! ([`device::Device::set_guard`]). Calls and waits check three things: whether NCCL has failed, whether a
+//! rank has failed (the control channel's [`Watch`](crate::Watch)), and whether the deadline has passed. In
+//! each case all communicators of the rank are aborted, which ends the running call and kernels that wait for
+//! peers. This call and every later one return the error, with the call and, if known, the rank.
 //!
 //! * The library is opened at run time as `libnccl.so` ([`is_there`]).
-//! * [`Communicator::over_nccl`](crate::Communicator::over_nccl) connects the ranks: over the control channel
+//! * [`Communicator::over_nccl`](crate::Communicator::over_nccl) connects the ranks. Over the control channel
 //!   they check that all have the same version of NCCL, and rank 0 sends the identifier of the communicator.
-//! * Sums are in the library's order, which may depend on the size, the number of ranks and the version. A
-//!   caller that needs this crate's own order builds it from
+//! * NCCL chooses the order of sums, which may depend on the size, the number of ranks and the version. A
+//!   caller that needs this crate's fixed order builds it from
 //!   [`Collective::Exchange`](crate::Collective::Exchange).
-//! * Calls are enqueued on the stream and return. Calls of one group run one after another on any streams;
-//!   calls of several groups run concurrently: each group of two or more ranks has its own communicator and
-//!   connections. NCCL makes connections on the host together with the other ranks, so the warm-up makes them
-//!   before the run.
+//! * Calls return once they are enqueued on the stream. Calls of one group run one after another on any
+//!   streams. Calls of several groups run concurrently, because each group of two or more ranks has its own
+//!   communicator and connections. NCCL makes connections on the host together with the other ranks, so the
+//!   warm-up makes them before the run.
 //! * Ranks that make different calls, or calls of different sizes, are not detected: their sums are wrong, or
-//!   they wait for each other until the timeout. The host transports, which run the same program, detect
-//!   them.
-//! * Traffic counts the bytes of operands as the host transports do, not the bytes that NCCL moves.
-//! * NCCL allocates its own buffers outside the caching allocator: most when the ranks are connected and in
-//!   [`ProcessGroup::warm_up`](crate::ProcessGroup::warm_up). It never uses the caller's memory.
+//!   they wait for each other until the timeout. The host transports run the same program and detect them.
+//! * Traffic counts bytes of operands as on the host transports, not the bytes that NCCL moves.
+//! * NCCL allocates its own buffers outside the caching allocator, most of them when ranks are connected and
+//!   in [`ProcessGroup::warm_up`](crate::ProcessGroup::warm_up). It never uses the caller's memory.
 
 mod backend;
 mod call_thread;
@@ -40,7 +39,7 @@ pub(crate) use connect::{connect, scratch};
 /// Name of the library in errors.
 const NAME: &str = "NCCL";
 
-/// Returns whether NCCL can be opened as `libnccl.so`; packages with only `libnccl.so.2` lack that name.
+/// Returns whether NCCL can be opened as `libnccl.so`. Some packages install only `libnccl.so.2`.
 pub fn is_there() -> bool {
     raw::is_there()
 }

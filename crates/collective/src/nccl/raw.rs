@@ -1,4 +1,4 @@
-//! The only module that calls NCCL's C functions. Calls that may wait for other ranks run on the thread of
+//! NCCL's C functions, called only here. Calls that may wait for other ranks run on the thread of
 //! [`CallThread`](super::call_thread::CallThread).
 #![allow(unsafe_code)] // NCCL's handles, and addresses that its kernels read and write
 
@@ -19,18 +19,18 @@ use crate::collective::Collective;
 pub(super) const ID_BYTES: usize = 128;
 pub(super) type Id = [u8; ID_BYTES];
 
-/// Value of an integer option that NCCL may choose.
+/// Value of an integer option that is left to NCCL.
 const UNSET: c_int = c_int::MIN;
-/// Colour of a rank that is in no group.
+/// Colour of a rank that joins no group.
 const NO_COLOR: c_int = -1;
-/// Magic number of a configuration.
+/// Magic number of NCCL's configuration struct.
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
-/// NCCL version of the bindings, as NCCL counts.
+/// NCCL version for which the bindings were generated, in NCCL's numbering.
 const BOUND_VERSION: u32 = 22_800;
-/// Interval of checks for the last call's return while a communicator is ended.
+/// Interval at which aborting checks whether the last call has returned.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Returns whether NCCL can be opened. The library stays open.
+/// Returns whether NCCL can be opened. The library then stays open.
 pub(super) fn is_there() -> bool {
     static THERE: LazyLock<bool> = LazyLock::new(|| {
         // SAFETY: opening the library runs its initialisers, which is what they are for.
@@ -52,7 +52,7 @@ pub(super) fn version() -> Result<u32> {
     Ok(u32::try_from(version).unwrap_or(0))
 }
 
-/// Creates the identifier of a new communicator; this process listens for its ranks from now on.
+/// Creates the identifier of a new communicator. This process then listens for the communicator's ranks.
 pub(super) fn unique_id() -> Result<Id> {
     let mut id = sys::ncclUniqueId { internal: [0; ID_BYTES] };
     // SAFETY: the call writes through the pointer.
@@ -75,17 +75,16 @@ impl Queue {
     }
 }
 
-/// One rank's end of a group of GPUs. Its calls may wait for the other ranks. If the environment sets
-/// non-blocking communicators (`NCCL_COMM_BLOCKING=0`), calls only start, and [`Comm::is_ready`] says when
-/// the next may be made.
+/// One rank's NCCL communicator. Its calls may wait for the other ranks. With `NCCL_COMM_BLOCKING=0` in the
+/// environment, calls only start, and the next is allowed once [`Comm::is_ready`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comm {
-    /// A slot that lives as long as the process: NCCL writes the handle from another thread.
+    /// Address of the handle. Lives as long as the process, because NCCL writes it from another thread.
     slot: &'static AtomicPtr<sys::ncclComm>,
 }
 
 impl Comm {
-    /// Creates an empty slot for a communicator.
+    /// Creates an empty communicator, to be filled by [`Comm::meet`] or [`Comm::split`].
     pub(super) fn empty() -> Self {
         Comm { slot: Box::leak(Box::default()) }
     }
@@ -97,7 +96,7 @@ impl Comm {
     /// Creates the communicator together with the other ranks, on the GPU whose context is current.
     ///
     /// # Errors
-    /// NCCL's; also if no communicator was created.
+    /// NCCL fails, or creates no communicator.
     pub(super) fn meet(&self, rank: usize, world_size: usize, id: &Id) -> Result<()> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut config = config();
@@ -110,8 +109,8 @@ impl Comm {
         if self.is_made() { Ok(()) } else { Err(Fault::internal("no communicator was made")) }
     }
 
-    /// Splits off groups, together with all other ranks: ranks of one colour form a group in the order of
-    /// their keys. `part` receives the group's communicator; a rank without a colour gets none.
+    /// Splits off groups together with all other ranks. Ranks of one colour form a group in the order of
+    /// their keys, whose communicator `part` receives. A rank without a colour gets none.
     pub(super) fn split(&self, color_and_key: Option<(usize, usize)>, part: Comm) -> Result<()> {
         let (color, key) = match color_and_key {
             Some((color, key)) => (number(color)?, number(key)?),
@@ -129,10 +128,10 @@ impl Comm {
         !self.handle().is_null()
     }
 
-    /// Returns whether the host's part of the last call is done.
+    /// Returns whether the host side of the last call is done.
     ///
     /// # Errors
-    /// A failure since then, also in device work.
+    /// A call or its device work has failed.
     pub(super) fn is_ready(&self) -> Result<bool> {
         let mut state = 0u32;
         // SAFETY: the handle is alive; the state is an integer of the written size, valid with any value.
@@ -144,8 +143,8 @@ impl Comm {
         }
     }
 
-    /// Enqueues a collective as one call, whose parts cannot block each other, on a stream of the
-    /// communicator's GPU.
+    /// Enqueues a collective on a stream of the communicator's GPU, as one call whose parts cannot block each
+    /// other.
     pub(super) fn enqueue(&self, collective: &Collective<Span>, queue: Queue) -> Result<()> {
         use sys::ncclDataType_t::ncclUint8 as BYTES;
         let (comm, Queue(stream)) = (self.handle(), queue);
@@ -204,7 +203,7 @@ impl Comm {
 
 const SUM: sys::ncclRedOp_t = sys::ncclRedOp_t::ncclSum;
 
-/// Groups the operations of `body` into one call, whose parts cannot block each other.
+/// Merges the operations of `body` into one call whose parts cannot block each other.
 fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
     // SAFETY: the group is ended below in any case.
     check(unsafe { sys::ncclGroupStart() })?;
@@ -214,7 +213,7 @@ fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
     begun.and(ended)
 }
 
-/// Destroys communicators, together with all other ranks of their groups, which must do the same.
+/// Destroys communicators. All other ranks of their groups must do the same.
 pub(super) fn destroy(comms: &[Comm]) {
     let each = || {
         for comm in comms.iter().filter(|comm| comm.is_made()) {
@@ -226,9 +225,8 @@ pub(super) fn destroy(comms: &[Comm]) {
     let _ = if comms.len() > 1 { together(each) } else { each() };
 }
 
-/// Aborts communicators in one group: their work and calls end at once, and their memory is freed
-/// at the end of the group, when no call uses them any more. They are aborted together, because freeing the
-/// memory of one could wait for another's work.
+/// Aborts communicators, all in one NCCL group. Their work and calls end at once; their memory is freed once
+/// no call uses them. Freeing the memory of a single one could wait for another's work.
 pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     // SAFETY: the group is ended below, on this thread, or never if a call still uses the communicators.
     if check(unsafe { sys::ncclGroupStart() }).is_err() {
@@ -236,7 +234,7 @@ pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     }
     let mut left = comms.to_vec();
     loop {
-        // Read first: once the thread is idle, whatever its call created exists.
+        // Read first: once the thread is idle, everything created by its call exists.
         let over = !busy.is_set();
         left.retain(|comm| {
             let is_made = comm.is_made();
@@ -258,8 +256,8 @@ pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     let _ = unsafe { sys::ncclGroupEnd() };
 }
 
-/// Returns NCCL's defaults with blocking calls: for each non-blocking call NCCL starts a thread, which takes
-/// longer than the call.
+/// Returns NCCL's default configuration with blocking calls. NCCL starts a thread for each non-blocking call,
+/// which takes longer than the call.
 fn config() -> sys::ncclConfig_t {
     sys::ncclConfig_t {
         size: size_of::<sys::ncclConfig_t>(),
@@ -289,7 +287,7 @@ fn check(code: sys::ncclResult_t) -> Result<()> {
     }
 }
 
-/// Converts a state to a result code; a state that the bindings do not know is an internal error.
+/// Converts a state to a result code; an unknown state is an internal error.
 fn result_code(state: u32) -> sys::ncclResult_t {
     use sys::ncclResult_t as Code;
     const CODES: [Code; 8] = [
@@ -305,7 +303,7 @@ fn result_code(state: u32) -> sys::ncclResult_t {
     CODES.get(state as usize).copied().unwrap_or(Code::ncclInternalError)
 }
 
-/// Combines NCCL's text for a code with its last error in this process.
+/// Returns the error of a result code, with NCCL's text and its last error in this process.
 fn fault(code: sys::ncclResult_t) -> Fault {
     // SAFETY: the library returns a static text for every code.
     let general = text(unsafe { sys::ncclGetErrorString(code) });

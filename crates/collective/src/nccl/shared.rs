@@ -1,4 +1,4 @@
-//! State shared by all communicators of a rank: their handles, the last call, and whether they have ended.
+//! State shared by all NCCL communicators of a rank: handles, the last call, and the reason for ending.
 
 mod parting;
 #[cfg(test)]
@@ -17,13 +17,13 @@ use crate::nccl::fault::{self, Fault};
 use crate::nccl::raw::Comm;
 use crate::nccl::window::gpus::Signals;
 
-/// Minimum time allowed for a call that makes connections.
+/// Minimum timeout of a call that makes connections.
 const CONNECTING: Duration = Duration::from_secs(60);
-/// Time for which a leaving rank waits for its own device, and then for the other ranks.
+/// Time for which a leaving rank waits for its own device, and again for the other ranks.
 const PARTING: Duration = Duration::from_secs(2);
 /// Time allowed for NCCL to end aborted work.
 const ABORTING: Duration = Duration::from_secs(5);
-/// Time allowed for the control channel to report which rank caused an NCCL error.
+/// Time for which an NCCL error waits for the control channel to report a failed rank.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Time for which a wait polls continuously.
 const SPIN: Duration = Duration::from_micros(200);
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 pub(super) enum End {
     /// A rank failed.
     Failed(Failure),
-    /// Work was not done in time; the rank that all wait for, if known.
+    /// Work was not done in time. `peer` is the rank that all wait for, if known.
     Late { peer: Option<usize>, waited: Duration },
     /// NCCL failed.
     Library(Fault),
@@ -44,11 +44,11 @@ pub(super) enum End {
 /// The last call of a rank.
 struct Begun {
     call: Call,
-    /// World numbers of the other ranks of the call.
+    /// World numbers of the call's other ranks.
     others: Rc<[usize]>,
 }
 
-/// One rank's NCCL state. It does not hold the device, because the device's guard holds it.
+/// One rank's NCCL state. Does not own the device, whose guard owns this state.
 pub(super) struct Shared {
     /// This rank's number in the world.
     pub(super) rank: usize,
@@ -56,16 +56,16 @@ pub(super) struct Shared {
     world: Vec<usize>,
     timeout: Duration,
     patience: Cell<Duration>,
-    /// Time until which no wait is too long, because a rank was delayed.
+    /// End of the grace period after another rank reported a delay; no wait times out before it.
     excused: Cell<Option<Instant>>,
     watch: Watch,
     calls: CallThread,
     comms: RefCell<Vec<Option<Comm>>>,
-    /// Signals with which streams wait for other ranks.
+    /// Signals through which streams wait for other ranks.
     signals: RefCell<Vec<Weak<Signals>>>,
     begun: RefCell<Begun>,
     end: RefCell<Option<End>>,
-    /// True while a group is being dropped: its waits end, but other groups' work continues.
+    /// True while a group is being dropped: waits end early, but other groups' work continues.
     parting: Cell<bool>,
 }
 
@@ -94,22 +94,22 @@ impl Shared {
         }
     }
 
-    /// Registers a communicator, possibly before its creation, and returns its index.
+    /// Registers a communicator, possibly before it is created, and returns its index.
     pub(super) fn keep(&self, comm: Comm) -> usize {
         let mut comms = self.comms.borrow_mut();
         comms.push(Some(comm));
         comms.len() - 1
     }
 
-    /// Registers signals with which streams wait, until the signals are dropped.
+    /// Registers signals through which streams wait, until they are dropped.
     pub(super) fn waits_by(&self, signals: &Rc<Signals>) {
         let mut all = self.signals.borrow_mut();
         all.retain(|signals| signals.strong_count() > 0);
         all.push(Rc::downgrade(signals));
     }
 
-    /// Ends the waits of streams. Other ranks may still write lower numbers, so this is repeated until all
-    /// work is done.
+    /// Ends the waits of streams. Repeated until all work is done, because other ranks may still write lower
+    /// numbers.
     fn release(&self) {
         self.signals.borrow().iter().filter_map(Weak::upgrade).for_each(|signals| signals.release());
     }
@@ -117,14 +117,14 @@ impl Shared {
     /// Returns a communicator by its index.
     ///
     /// # Errors
-    /// All communicators have ended.
+    /// The communicator has ended.
     pub(super) fn comm(&self, comm_index: usize, call: Call) -> Result<Comm> {
         self.alive(call)?;
         let comm = self.comms.borrow().get(comm_index).copied().flatten();
         comm.ok_or_else(|| self.error(&End::Library(gone()), call))
     }
 
-    /// Records that this rank begins a call with these other ranks.
+    /// Records that this rank begins a call with these other ranks, for timeout messages.
     pub(super) fn begins(&self, call: Call, others: &Rc<[usize]>) {
         *self.begun.borrow_mut() = Begun { call, others: Rc::clone(others) };
         self.watch.liveness().sign();
@@ -143,10 +143,10 @@ impl Shared {
         self.end.borrow().as_ref().map_or(Ok(()), |end| Err(self.error(end, call)))
     }
 
-    /// Lets the call thread make an NCCL call, and waits until the communicator accepts the next one.
+    /// Makes an NCCL call on the call thread, and waits until the communicator accepts the next call.
     ///
     /// # Errors
-    /// A failure that happened first.
+    /// The first failure.
     pub(super) fn make(
         &self,
         comm: Comm,
@@ -160,7 +160,7 @@ impl Shared {
     /// Waits until a non-blocking communicator has finished its last call.
     ///
     /// # Errors
-    /// A failure that happened first.
+    /// The first failure.
     pub(super) fn settle(&self, comm: Comm, call: Call) -> Result<()> {
         self.until(call, || match comm.is_ready() {
             Ok(true) => Some(Ok(())),
@@ -174,10 +174,10 @@ impl Shared {
         self.until(call, || self.calls.answer())
     }
 
-    /// Polls until there is an answer.
+    /// Polls `answer` until it returns a result.
     ///
     /// # Errors
-    /// A failure that happened first.
+    /// The first failure.
     fn until(&self, call: Call, answer: impl Fn() -> Option<fault::Result<()>>) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -200,8 +200,8 @@ impl Shared {
         }
     }
 
-    /// Ends everything after an NCCL error. The returned error names the rank that caused it, if the control
-    /// channel reports one.
+    /// Ends all calls after an NCCL error, and returns the error. If the control channel reports a failed
+    /// rank, the error names it.
     pub(super) fn broken(&self, fault: Fault, call: Call) -> CollectiveError {
         let end = self.behind(fault);
         let error = self.error(&end, call);
@@ -209,7 +209,7 @@ impl Shared {
         error
     }
 
-    /// The guard of the host's waits for the device: returns the reason to give up, if any.
+    /// The device's guard: returns the reason to give up a host wait after `waited`, if any.
     pub(super) fn guard(&self, waited: Duration) -> Option<String> {
         let call = self.begun.borrow().call;
         if self.parting.get() {
@@ -233,7 +233,8 @@ impl Shared {
         if let Some(failure) = self.watch.failure() {
             return Some(End::Failed(failure));
         }
-        // A running call reports its own errors, and a communicator in creation must not be queried.
+        // A running call reports its own errors, and a communicator that is being created must not be
+        // queried.
         if !self.calls.busy().is_set() {
             let comms: Vec<Comm> = self.comms.borrow().iter().flatten().copied().collect();
             let fault = comms.iter().filter(|comm| comm.is_made()).find_map(|comm| comm.is_ready().err());
@@ -253,14 +254,13 @@ impl Shared {
             [only] => Some(only),
             _ => None,
         };
-        // The rank that this one waits for may itself wait for a third.
+        // The rank that this rank waits for may itself wait for a third.
         let peer = self.watch.liveness().silent(&self.world).or(only);
-        // Asking may have revealed a failure.
+        // The query may have revealed a failure.
         Some(self.watch.failure().map_or(End::Late { peer, waited }, End::Failed))
     }
 
-    /// Returns the reason behind an NCCL error: a failed peer makes NCCL fail as well, and its own message is
-    /// more precise.
+    /// Returns the cause of an NCCL error: a failed peer, whose message is more precise, or the error itself.
     fn behind(&self, fault: Fault) -> End {
         let until = Instant::now() + LAST_WORDS;
         loop {
@@ -274,7 +274,7 @@ impl Shared {
         }
     }
 
-    /// Ends all calls: device work that waits for peers ends without them.
+    /// Ends all calls, including device work that waits for peers.
     pub(super) fn finish(&self, end: End) {
         if self.end.borrow().is_some() {
             return;
@@ -295,7 +295,7 @@ impl Shared {
         Ending::Abort(self.calls.busy().clone())
     }
 
-    /// Returns the error of a call after the end.
+    /// Returns the error of a call made after the end.
     fn error(&self, end: &End, call: Call) -> CollectiveError {
         let rank = self.rank;
         match end.clone() {
@@ -308,7 +308,7 @@ impl Shared {
         }
     }
 
-    /// Runs `body`, which may make connections and therefore take longer.
+    /// Runs `body` with a longer timeout, because it may make connections.
     pub(super) fn patiently<T>(&self, body: impl FnOnce() -> T) -> T {
         self.patience.set(self.timeout.max(CONNECTING));
         let done = body();

@@ -15,10 +15,10 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Returns the range of a region.
+    /// Returns the address range of a region.
     ///
     /// # Errors
-    /// A region outside a buffer of a GPU.
+    /// The region is not inside a GPU buffer.
     pub(super) fn new(region: &Region<'_>) -> Result<Self> {
         let end = region.offset.checked_add(region.bytes);
         if region.buffer.backend() != Backend::Cuda || end.is_none_or(|end| end > region.buffer.bytes()) {
@@ -27,7 +27,7 @@ impl Span {
         Ok(Span { address: region.buffer.address() as usize + region.offset, bytes: region.bytes })
     }
 
-    /// Number of elements of a type that is summed, and NCCL's name of the type.
+    /// Returns the number of elements and NCCL's code of the dtype.
     pub(super) fn elements(self, dtype: DType) -> Result<(usize, sys::ncclDataType_t)> {
         let kind = match dtype {
             DType::F32 => sys::ncclDataType_t::ncclFloat32,
@@ -41,7 +41,7 @@ impl Span {
     }
 }
 
-/// Returns a number of ranks as NCCL counts them.
+/// Converts a number of ranks to NCCL's type.
 pub(super) fn number(value: usize) -> Result<c_int> {
     c_int::try_from(value).map_err(|_| Fault::internal("more ranks than NCCL can count"))
 }

@@ -1,7 +1,7 @@
-//! Setting up peer access between the GPUs of one host.
+//! Sets up peer access between the GPUs of one host.
 //!
-//! The ranks exchange over NCCL who they are, what they share and how it can be mapped. Files that represent
-//! memory are passed over Unix sockets. If one rank fails at its part, all ranks learn it and none gets
+//! The ranks exchange over NCCL their identities, their regions and handles to map these. Files that
+//! represent memory are passed over Unix sockets. If one rank fails, all ranks learn of it and none gets
 //! access.
 
 mod files;
@@ -26,13 +26,13 @@ use files::{BATCH, Post};
 use gpus::{Gpus, Signals};
 use introduction::{Introduction, Offer, Offered};
 
-/// Result of a step of the set-up; the error is the reason why ranks continue without peer access.
+/// Result of a set-up step; the error is the reason for continuing without peer access.
 type Attempt<T> = std::result::Result<T, String>;
 
 /// Time allowed for the ranks of a host to exchange files.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Sets up peer access between the ranks of `group`. The inner error is the reason for failing, the same on
-/// all ranks.
+/// Sets up peer access between the ranks of `group`. The inner error is the reason why access is impossible,
+/// the same on all ranks.
 pub(super) fn connect(
     group: &mut NcclBackend,
     caller: Caller,
@@ -55,7 +55,7 @@ pub(super) fn connect(
     let verdict = Offer::refusal(mapped.as_ref().err().cloned().unwrap_or_default());
     let verdicts = group.gather_bytes(caller, &verdict.encode())?;
     let agreed = decoded(&verdicts, Offer::decode).and_then(|all| agreed(all, |offer| &offer.trouble));
-    // Mappings are dropped before other ranks unmap or free the memory; nothing uses them.
+    // Mappings are dropped before other ranks unmap or free the memory. Nothing uses them any more.
     Ok(agreed.and(mapped).map(|gpus| {
         let rank = gpus.rank;
         let ranks = gpus.memory.len();
@@ -63,7 +63,7 @@ pub(super) fn connect(
     }))
 }
 
-/// Checks that this GPU can write words of host memory and wait for them, on a word that no other rank uses.
+/// Checks that this GPU can write host memory and wait for it, on a word that no other rank uses.
 fn try_signals(device: &Device, page: &SignalPage, own: usize) -> Attempt<()> {
     let printed = |error: DeviceError| error.to_string();
     let signal = [(page.word(own), 1)];
@@ -74,29 +74,29 @@ fn try_signals(device: &Device, page: &SignalPage, own: usize) -> Attempt<()> {
     device.signal(&[], &signal, StreamKind::Compute).and_then(|()| device.synchronize()).map_err(printed)
 }
 
-/// Another rank of the group, as this rank sees it.
+/// Another rank of the group, as known to this rank.
 struct Peer {
     printed: Introduction,
-    /// Number of the peer's GPU in this process.
+    /// Number of the peer's GPU in this process's numbering.
     ordinal: usize,
     same_process: bool,
 }
 
-/// Decodes the messages of a group's ranks.
+/// Decodes the messages of all ranks of a group.
 ///
 /// # Errors
-/// The rank in the group whose message cannot be decoded.
+/// A message cannot be decoded; the error names the sender.
 fn decoded<T>(all: &[Vec<u8>], decode: impl Fn(&[u8]) -> Option<T>) -> Attempt<Vec<T>> {
-    let of = |(rank, bytes): (usize, &Vec<u8>)| {
+    let decode_one = |(rank, bytes): (usize, &Vec<u8>)| {
         decode(bytes).ok_or_else(|| format!("rank {rank} sent an invalid message"))
     };
-    all.iter().enumerate().map(of).collect()
+    all.iter().enumerate().map(decode_one).collect()
 }
 
-/// Returns the messages of all ranks if none reports trouble.
+/// Returns the messages of all ranks if none reports a problem.
 ///
 /// # Errors
-/// The trouble of the first rank that reports one.
+/// The first reported problem, with its rank.
 fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
     match all.iter().map(trouble).enumerate().find(|(_, trouble)| !trouble.is_empty()) {
         Some((rank, trouble)) => Err(format!("rank {rank}: {trouble}")),
@@ -104,7 +104,7 @@ fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
     }
 }
 
-/// Compares the ranks' introductions.
+/// Compares the ranks' introductions, and returns the peers and the kernels for sums.
 ///
 /// # Errors
 /// The reason why the ranks cannot access each other's memory.
@@ -146,7 +146,7 @@ struct Own {
     post: Option<Post>,
     signals: Option<File>,
     extents: Vec<Extent>,
-    /// Pages held until all ranks have mapped them, in the order of the extents that are pages.
+    /// Pages held until all ranks have mapped them, in the order of the extents with `is_page`.
     pages: Vec<Page>,
 }
 
@@ -169,7 +169,7 @@ impl Own {
         Own { introduction, post, signals, extents: Vec::new(), pages: Vec::new() }
     }
 
-    /// Creates the message with which others map this rank's regions.
+    /// Creates the message from which other ranks map this rank's regions.
     fn offer(&mut self, group: &NcclBackend, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
         let device = group.device();
         let printed = |error: DeviceError| error.to_string();
@@ -191,7 +191,7 @@ impl Own {
         Ok(Offer { offered, trouble: String::new() })
     }
 
-    /// Maps the memory that the other ranks offer, and sends them the files of this rank's memory.
+    /// Maps the memory offered by the other ranks, and sends them the files of this rank's memory.
     fn map(
         &mut self,
         group: &NcclBackend,
@@ -212,7 +212,7 @@ impl Own {
             for Offered { extent, number, name } in &offers[other].offered {
                 match (extent.is_page, peer.same_process, name) {
                     (true, true, _) => memory[other].map(extent, PageSource::Here(*number)),
-                    // Such a page is mapped from a file, below.
+                    // This page is mapped from a file below.
                     (true, false, _) => Ok(()),
                     (false, true, _) => memory[other].enable(extent, peer.ordinal),
                     (false, false, Some(name)) => memory[other].open(extent, *name),
@@ -245,8 +245,8 @@ impl Own {
         Ok(gpus)
     }
 
-    /// Sends this rank's page of signals to every other rank, and its pages of memory to other processes, a
-    /// few at a time to limit open files; receives and maps theirs. Returns the pages of signals by rank.
+    /// Exchanges files with the other ranks: every rank's signal page and, between processes, its memory
+    /// pages. Sends a few at a time to limit open files. Returns the signal pages by rank.
     fn exchange_files(
         &mut self,
         group: &NcclBackend,

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Memory of ranks that are threads: each 16-byte vector of a shared region is one f32. The test fails if two
-/// ranks touch a value at the same time.
+/// ranks access a value at the same time.
 struct Memory {
     /// Values by rank, region and vector.
     values: Vec<Vec<Vec<Mutex<f32>>>>,
@@ -28,10 +28,10 @@ impl Memory {
         }
     }
 
-    /// Fills a region, as its owner.
-    fn fill(&self, rank: usize, region: usize, of: impl Fn(usize) -> f32) {
+    /// Fills a region of this rank.
+    fn fill(&self, rank: usize, region: usize, value_at: impl Fn(usize) -> f32) {
         for (index, value) in self.values[rank][region].iter().enumerate() {
-            *value.try_lock().expect("no other rank uses the value") = of(index);
+            *value.try_lock().expect("no other rank uses the value") = value_at(index);
         }
     }
 
@@ -46,7 +46,7 @@ impl Memory {
 struct Host<'a> {
     memory: &'a Memory,
     rank: usize,
-    /// Delays of this rank's operations.
+    /// State of the random delays of this rank's operations.
     pace: u64,
 }
 
@@ -122,20 +122,21 @@ fn value(rank: usize, round: usize, index: usize) -> f32 {
     ((rank * 7919 + round * 104_729 + index * 31) % 10_007) as f32 / 97.0 - 50.0
 }
 
-/// Returns the sum of all parts by the definition of the tree.
-fn sum_of_all(tree: &SumTree, of: impl Fn(usize) -> f32) -> f32 {
-    let mut values: Vec<f32> = (0..tree.parts()).map(of).collect();
+/// Returns the sum of all parts by definition of the tree.
+fn sum_of_all(tree: &SumTree, value_at: impl Fn(usize) -> f32) -> f32 {
+    let mut values: Vec<f32> = (0..tree.parts()).map(value_at).collect();
     tree.additions().for_each(|(left, right)| values[left] += values[right]);
     values[0]
 }
 
-/// Regions that every rank shares.
+/// Number of regions on every rank.
 const COMMON: usize = 2;
 const LAYOUT: SharedLayout = SharedLayout { common: COMMON, summed: COMMON };
 
 const STREAM: StreamKind = StreamKind::Reduce;
 
-/// Runs rounds of all calls; before and after each, a rank fills and reads its memory without synchronising.
+/// Runs rounds of all calls. Before and after each round, a rank fills and reads its memory without
+/// synchronising.
 fn rounds(
     memory: &Memory,
     rank: usize,
@@ -151,13 +152,13 @@ fn rounds(
     let window = PeerWindow::new(engine, (rank, ranks), method, LAYOUT);
     let mut window = PeerWindow { meetings: first, ..window };
     let whole = |region: usize| SharedRange { region, offset: 0, bytes: VECTOR * shard * ranks };
-    // The simulated ranks have memory of their own, so the buffer is empty.
+    // The simulated ranks have their own memory, so the buffer is empty.
     let device = Device::cpu(rank, &DeviceOptions::default()).unwrap();
     let buffer = device.allocate(0, Request::new(Category::Communication, "test")).unwrap();
     let nothing = buffer.region(0, 0);
     for round in 0..4 {
         for everywhere in [true, false] {
-            // A round sums one region between two meetings, or two, the second of which goes to every rank.
+            // A round sums one or two regions between two meetings; the second sum goes to every rank.
             let regions = 1 + round % 2;
             let sum = |region: usize| {
                 let everywhere = everywhere || region == 1;

@@ -1,7 +1,7 @@
-//! Ranks as processes, whatever carries their messages: which have failed, ended or disappeared.
+//! Ranks as processes: detects which have failed, ended or disappeared, over any transport.
 //!
-//! A transport implements [`Post`] for notices and [`Link`](crate::link::Link) for messages; this module has
-//! the rest, so that a failure has the same report over MPI and over TCP.
+//! A transport implements [`Post`] for notices and [`Link`](crate::link::Link) for messages. Failures are
+//! reported alike over MPI and over TCP.
 
 mod post;
 mod process;
@@ -37,7 +37,7 @@ pub enum IdentityError {
     },
 }
 
-/// This process's membership in the job. It stays on the thread that started it.
+/// This process's membership in the job. Stays on the thread that started it.
 pub struct World {
     shared: Rc<Shared>,
     local: (usize, usize),
@@ -45,11 +45,11 @@ pub struct World {
 }
 
 impl World {
-    /// Exchanges the identities of all ranks' processes. `local` returns this rank's number among the ranks
-    /// of its host, and their count.
+    /// Exchanges the process identities of all ranks. `local` returns this rank's number among the ranks of
+    /// its host, and their count.
     ///
     /// # Errors
-    /// A failure of the transport.
+    /// The transport failed.
     pub(crate) fn join(
         shared: Rc<Shared>,
         control: &mut dyn ControlChannel,
@@ -74,7 +74,7 @@ impl World {
         self.shared.size
     }
 
-    /// This rank's number among the ranks of its host, and their count.
+    /// This rank's number among the ranks of its host, and the number of ranks there.
     pub fn local(&self) -> (usize, usize) {
         self.local
     }
@@ -89,32 +89,32 @@ impl World {
         self.shared.post.transport()
     }
 
-    /// Sets what all ranks are to do before their next calls, as in `open its data`: while one has not, the
-    /// user learns which. `None` once they train.
+    /// Names the task that all ranks must finish before their next calls, as in `open its data`. If a rank is
+    /// slow, the user is shown its number and this task. `None` once training starts.
     pub fn set_doing(&self, doing: Option<&'static str>) {
         self.shared.doing.set(doing);
     }
 
-    /// Sets the longest time that a peer may be silent from now on.
+    /// Sets the longest allowed silence of a peer, from now on.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.timeout.set(timeout);
     }
 
-    /// Announces to all ranks that this one ends, with the reason, unless a rank failed before.
+    /// Announces to all ranks that this rank fails, with the reason, unless a rank failed before.
     pub fn fail(&self, reason: &str) {
         self.shared.fail(self.rank(), reason);
     }
 
-    /// The first failure in the world that this rank knows of.
+    /// The first failure in the world known to this rank.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.failure()
     }
 
-    /// Announces that this rank has made all its calls, waits until all ranks have, and ends the transport.
-    /// Launchers treat a process that ends before as failed.
+    /// Announces that this rank has made all its calls, waits for all other ranks to do the same, and ends
+    /// the transport. Launchers treat a process that exits earlier as failed.
     ///
     /// # Errors
-    /// A failure of a rank in the meantime.
+    /// A rank failed in the meantime.
     pub fn finish(self) -> Result<(), Failure> {
         self.processes.end();
         let World { shared, processes, .. } = self;

@@ -1,4 +1,4 @@
-//! The interface of a transport between processes for what is outside their calls.
+//! The interface of a transport between processes for notices outside of calls.
 
 use std::any::Any;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::processes::wire::Notice;
 /// A transport between processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP connections between every two ranks.
+    /// TCP connections between every pair of ranks.
     Tcp,
     /// An MPI library.
     Mpi {
@@ -29,37 +29,37 @@ impl fmt::Display for Transport {
     }
 }
 
-/// The carrier of notices between the ranks. No function but `idle` waits.
+/// Sends and receives notices between ranks. Only `idle` blocks.
 pub(crate) trait Post {
     /// The transport between the ranks.
     fn transport(&self) -> Transport;
 
-    /// Takes the next notice that has arrived, and lets what is being sent progress.
+    /// Returns the next notice that has arrived, and advances pending sends.
     ///
     /// # Errors
-    /// The transport failed, in words.
+    /// Description of a failure of the transport.
     fn receive(&self) -> Result<Option<Notice>, String>;
 
-    /// Starts to send a notice. A rank that cannot be notified is later found to be silent or gone.
+    /// Starts to send a notice. A rank that cannot be reached is later found to be silent or gone.
     fn send(&self, to: usize, notice: &Notice);
 
-    /// Returns whether every notice has been sent to a rank that is alive.
+    /// Returns whether all notices to living ranks have been sent.
     fn is_sent(&self) -> bool;
 
-    /// Returns a rank whose connection has closed, among those for which `is_awaited`.
+    /// Returns a rank whose connection has closed, among the ranks for which `is_awaited` is true.
     fn closed(&self, _is_awaited: &dyn Fn(usize) -> bool) -> Option<usize> {
         None
     }
 
-    /// Yields the processor until something arrives or `deadline`, for longer the more `turns` in a row had
-    /// no progress; it may return earlier.
+    /// Yields the processor until something arrives or `deadline` passes, and may return earlier. The more
+    /// `turns` in a row made no progress, the longer it yields.
     fn idle(&self, turns: u32, deadline: Instant);
 
-    /// Returns a limit on the time in which the transport ends, to be dropped when it has.
+    /// Returns a time limit for ending the transport, to be dropped once it has ended.
     fn ending(&self, _timeout: Duration, _processes: Arc<Processes>) -> Box<dyn Any> {
         Box::new(())
     }
 
-    /// Ends the transport; `finished`: all ranks have made all their calls.
+    /// Ends the transport. `finished`: all ranks have made all their calls.
     fn end(&self, _finished: bool) {}
 }

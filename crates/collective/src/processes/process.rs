@@ -1,19 +1,18 @@
-//! The processes of a job as their hosts list them, to detect processes that ended without a message.
+//! The processes of a job as listed by their hosts, to detect processes that died silently.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A rank's process.
+/// The operating-system process of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Name of the host.
+    /// Name of the process's host.
     pub host: String,
-    /// Process number on that host.
+    /// Process identifier on that host.
     pub pid: u32,
-    /// Identity of the running system and its process namespace: the same for processes that can see each
-    /// other.
+    /// Boot identifier and process namespace; equal for processes that can see each other.
     system: String,
-    /// Start time in the system's ticks; process numbers are reused.
+    /// Start time in clock ticks, because process identifiers are reused.
     began: u64,
 }
 
@@ -46,7 +45,7 @@ impl Process {
         })
     }
 
-    /// State of the process, `X` if it has ended; `None` for a process of another system.
+    /// State of the process as in `/proc/PID/stat`, `X` if it has ended; `None` if it runs on another system.
     fn state(&self, own: &Process) -> Option<char> {
         let visible = self.system == own.system && !self.system.trim().is_empty() && self.began != 0;
         visible.then(|| match state_of(self.pid) {
@@ -61,16 +60,16 @@ impl Process {
     }
 }
 
-/// Returns state and start time of a process, from `/proc/PID/stat`; `None` if it does not exist.
+/// Returns the state and start time of a process, from `/proc/PID/stat`; `None` if it does not exist.
 fn state_of(pid: u32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before is in parentheses and may contain anything; the start time is field 22.
+    // The name in parentheses may contain anything; the start time is field 22.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// Returns parent and state of a process; `None` if it does not exist.
+/// Returns the parent and state of a process; `None` if it does not exist.
 #[cfg(feature = "mpi")]
 pub(crate) fn parent_and_state(pid: u32) -> Option<(u32, char)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -79,7 +78,7 @@ pub(crate) fn parent_and_state(pid: u32) -> Option<(u32, char)> {
     Some((fields.next()?.parse().ok()?, state))
 }
 
-/// The processes of all ranks. Any thread may use it.
+/// The processes of all ranks. Usable from any thread.
 #[derive(Debug)]
 pub struct Processes {
     rank: usize,
@@ -102,7 +101,7 @@ impl Processes {
         &self.all
     }
 
-    /// Returns this rank's number among the ranks of its host, and their count.
+    /// Returns this rank's number among the ranks of its host, and the number of ranks there.
     pub(crate) fn on_host(&self) -> (usize, usize) {
         let own = self.all.get(self.rank);
         let is_here = |process: &&Process| {
@@ -112,21 +111,21 @@ impl Processes {
         (before, self.all.iter().filter(is_here).count())
     }
 
-    /// Returns the first rank whose process has ended; only ranks of this host are checked.
+    /// Returns the first rank of this host whose process has ended.
     pub(crate) fn first_gone(&self) -> Option<usize> {
         let own = self.all.get(self.rank)?;
         let gone = |(rank, process): &(usize, &Process)| *rank != self.rank && process.is_gone(own);
         self.all.iter().enumerate().find(gone).map(|(rank, _)| rank)
     }
 
-    /// Does the same for threads other than the worker's; `None` once the worker has made all its calls,
-    /// because peers may then end first.
+    /// Returns the first rank of this host whose process has ended too early; `None` once this rank has made
+    /// all its calls. For threads other than the worker's.
     pub fn gone(&self) -> Option<usize> {
-        // Read last: a peer ends only after this rank has announced its end.
+        // Read last: a peer exits only after this rank has announced its own end.
         self.first_gone().filter(|_| !self.ending.load(Ordering::Acquire))
     }
 
-    /// Returns the first rank whose process is on this host and was stopped by a signal.
+    /// Returns the first rank of this host whose process was stopped by a signal.
     #[cfg(feature = "mpi")]
     pub(crate) fn first_stopped(&self) -> Option<usize> {
         (0..self.all.len()).find(|rank| self.has_stopped(*rank))
@@ -138,7 +137,7 @@ impl Processes {
         state.is_some_and(|state| "Tt".contains(state))
     }
 
-    /// Describes the failure of a rank whose process has ended.
+    /// Returns an error message for a rank whose process has ended.
     pub fn reason(&self, rank: usize) -> String {
         match self.all.get(rank) {
             Some(process) => format!(
@@ -172,7 +171,7 @@ mod tests {
         assert_eq!(processes.gone(), None);
         child.kill().unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-        // The process has ended but its status was not collected: a zombie.
+        // The process has ended but its status has not been collected: a zombie.
         while processes.gone().is_none() && std::time::Instant::now() < deadline {}
         assert_eq!(processes.gone(), Some(1));
         child.wait().unwrap();

@@ -16,10 +16,14 @@ use system::terminal;
 
 /// Interval between checks of this host's processes.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time within which a waiting rank must answer.
+/// Time within which a waiting rank must answer a query.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Time for messages sent before a rank ended to arrive.
+/// Time for a rank's last messages to arrive after its end.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// A rank's answer to a query: the header of its latest collective; `None` if it has begun none.
+#[derive(Clone, Copy)]
+struct Answer(Option<Header>);
 
 /// One process's state in the world.
 pub(crate) struct Shared {
@@ -27,19 +31,19 @@ pub(crate) struct Shared {
     pub(crate) size: usize,
     pub(crate) post: Rc<dyn Post>,
     pub(crate) timeout: Cell<Duration>,
-    /// The task of all ranks at present, if the user learns whom it waits for.
+    /// The task that all ranks must finish before their next calls, for messages about slow ranks.
     pub(crate) doing: Cell<Option<&'static str>>,
     pub(crate) processes: OnceCell<Arc<Processes>>,
     failure: RefCell<Option<Failure>>,
-    /// Time at which each rank's end was announced.
+    /// Arrival time of each rank's announcement of its end.
     ended: RefCell<Vec<Option<Instant>>>,
-    /// Latest collective of each rank that answered.
-    answered: RefCell<Vec<Option<Option<Header>>>>,
-    /// Whether a rank that answered is delayed.
+    /// Answers of the ranks to the last query; `None` for ranks that have not answered.
+    answered: RefCell<Vec<Option<Answer>>>,
+    /// Whether a rank answered that it is delayed.
     is_delayed: Cell<bool>,
-    /// Whether this rank is delayed, so that it says so if it is asked.
+    /// Whether this rank is delayed, and answers queries accordingly.
     delayed: Cell<bool>,
-    /// The last collective that this rank began, with its group.
+    /// The last collective that this rank began.
     begun: Cell<Option<Header>>,
     looked: Cell<Instant>,
     idle: Cell<u32>,
@@ -68,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// Receives notices; returns the first failure in the world that this rank knows of.
+    /// Receives notices, and returns the first failure in the world known to this rank.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.hear();
         if self.failure.borrow().is_none() {
@@ -77,7 +81,7 @@ impl Shared {
         self.failure.borrow().clone()
     }
 
-    /// Announces a rank's failure to all, unless another failure came first.
+    /// Announces a rank's failure to all ranks, unless another failure came first.
     pub(crate) fn fail(&self, rank: usize, reason: &str) {
         self.hear();
         self.announce(rank, reason);
@@ -120,17 +124,17 @@ impl Shared {
                 };
                 self.post.send(rank, &answer);
             }
-            // No rank of this world has asked.
+            // No rank of this world has sent a query.
             Notice::Asked { .. } => {}
             Notice::Delayed { rank } => {
                 self.is_delayed.set(true);
                 if let Some(answered) = self.answered.borrow_mut().get_mut(rank) {
-                    *answered = Some(None);
+                    *answered = Some(Answer(None));
                 }
             }
             Notice::Answered { rank, header } => {
                 if let Some(answered) = self.answered.borrow_mut().get_mut(rank) {
-                    *answered = Some(header);
+                    *answered = Some(Answer(header));
                 }
             }
         }
@@ -140,7 +144,7 @@ impl Shared {
         (0..self.size).filter(|rank| *rank != self.rank).for_each(|rank| self.post.send(rank, notice));
     }
 
-    /// Checks at intervals for ranks that ended without a message: processes of this host, and connections.
+    /// Checks at intervals for ranks that ended silently: processes of this host, and closed connections.
     fn look(&self) {
         if self.looked.get().elapsed() < LOOK {
             return;
@@ -166,11 +170,11 @@ impl Shared {
         }
         *self.failure.borrow_mut() = Some(Failure { rank, reason: reason.to_owned() });
         self.notify_all(&Notice::Failed { rank, reason: reason.to_owned() });
-        // Short messages are sent at once if their receiver is alive; a dead receiver is not waited for.
+        // Short messages are sent at once to a living receiver; a dead receiver is not waited for.
         self.hear_until(LAST_WORDS, || self.post.is_sent());
     }
 
-    /// Receives notices until `done`; returns false if that takes longer than `patience`.
+    /// Receives notices until `done`; returns false if this takes longer than `patience`.
     fn hear_until(&self, patience: Duration, done: impl Fn() -> bool) -> bool {
         let until = Instant::now() + patience;
         self.progressed();
@@ -192,29 +196,29 @@ impl Shared {
         ended.is_some_and(|when| when.elapsed() >= LAST_WORDS)
     }
 
-    /// Asks all other ranks which call they are in; ranks that wait in a call answer. Returns the answers in
-    /// rank order; `None` for a rank that does not answer.
-    fn ask(&self) -> Vec<Option<Option<Header>>> {
+    /// Queries all other ranks for their current call, and returns the answers in rank order. Only ranks that
+    /// wait in a call answer.
+    fn ask(&self) -> Vec<Option<Answer>> {
         self.answered.borrow_mut().fill(None);
         self.is_delayed.set(false);
-        self.answered.borrow_mut()[self.rank] = Some(self.begun.get());
+        self.answered.borrow_mut()[self.rank] = Some(Answer(self.begun.get()));
         self.notify_all(&Notice::Asked { rank: self.rank });
         let all = || self.answered.borrow().iter().all(Option::is_some);
         self.hear_until(ANSWER, || all() || self.failure.borrow().is_some());
         self.answered.borrow().clone()
     }
 
-    /// Returns a watch for failures that outlives the borrow of a link.
+    /// Returns a handle that reports failures and outlives the borrow of a link.
     pub(crate) fn watch(self: &Rc<Self>) -> Watch {
         Watch::over(ProcessLiveness(Rc::clone(self)))
     }
 
-    /// Records that this rank begins a collective of the group of `context`.
+    /// Records that this rank begins a collective of the group identified by `context`.
     pub(crate) fn begin(&self, context: u64, signature: &Signature) {
         self.begun.set(Some(Header::new(context, signature, 0)));
     }
 
-    /// Returns the rank, by number among `members`, for which a call of their group has waited.
+    /// Returns the rank, by number among `members`, that has kept a call of their group waiting.
     pub(crate) fn absent(&self, members: &[usize], context: u64, call: Call) -> Option<Absent> {
         let answers = self.ask();
         if let Some(rank) = members.iter().position(|member| answers[*member].is_none()) {
@@ -222,7 +226,7 @@ impl Shared {
         }
         let mine = self.begun.get().filter(|_| !call.kind.is_point_to_point())?.signature();
         let elsewhere = |(rank, member): (usize, &usize)| {
-            let header = answers[*member].flatten()?;
+            let header = answers[*member].and_then(|answer| answer.0)?;
             let theirs = header.signature();
             let same = header.context == context && mine.agrees(&theirs);
             (!same).then_some(Absent::Elsewhere { rank, mine, theirs })
@@ -230,8 +234,8 @@ impl Shared {
         members.iter().enumerate().find_map(elsewhere)
     }
 
-    /// Tells the user once in a wait that a rank has not done what all are to do; of those who wait for it,
-    /// the first does.
+    /// Tells the user which rank is slow to finish the current task. Only one waiting rank prints this: rank
+    /// 0, or rank 1 if rank 0 is slow.
     pub(crate) fn say_slow(&self, rank: usize) {
         let Some(doing) = self.doing.get().filter(|_| self.rank == usize::from(rank == 0)) else { return };
         let host = self.processes.get().and_then(|list| list.all().get(rank)).map(|p| p.host.as_str());
@@ -242,24 +246,24 @@ impl Shared {
         ));
     }
 
-    /// Records progress: the next wait polls again before it sleeps.
+    /// Records progress, so that the next wait polls again before it sleeps.
     pub(crate) fn progressed(&self) {
         self.idle.set(0);
     }
 
-    /// Yields the processor, for longer the longer there was no progress.
+    /// Yields the processor, longer the longer there was no progress.
     pub(crate) fn idle(&self, deadline: Instant) {
         let turns = self.idle.get();
         self.idle.set(turns.saturating_add(1));
-        // Processes of this host are checked in between.
+        // Returns early enough to check the processes of this host.
         self.post.idle(turns, deadline.min(Instant::now() + LOOK));
     }
 
-    /// Announces that this rank has made all its calls, and waits until all ranks have. A rank that does
-    /// other work may take any time; a stopped process of this host has the timeout.
+    /// Announces that this rank has made all its calls, and waits for all other ranks to do the same. A busy
+    /// rank may take any time; a stopped process of this host has the timeout.
     ///
     /// # Errors
-    /// A failure in the meantime.
+    /// A rank failed in the meantime.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         self.notify_all(&Notice::Ended { rank: self.rank });
         let missing =
@@ -300,7 +304,7 @@ impl Liveness for ProcessLiveness {
         among.iter().copied().find(|rank| answers[*rank].is_none())
     }
 
-    /// Answers ranks that ask.
+    /// Answers pending queries of other ranks.
     fn delay(&self) {
         self.0.delayed.set(true);
         self.0.hear();

@@ -1,4 +1,4 @@
-//! The wire format of message headers and notices, and the contexts that tell groups apart.
+//! The wire format of message headers and notices, and the identifiers (contexts) of groups.
 
 use bytemuck::{Pod, Zeroable};
 use device::DType;
@@ -7,7 +7,7 @@ use crate::call::{Call, CallKind, Channel, Signature};
 
 /// Size of a header in bytes.
 pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
-/// Contexts of the world's control channel and process group.
+/// Context of the world's control channel; [`DATA`] of its process group.
 pub(crate) const CONTROL: u64 = 0;
 pub(crate) const DATA: u64 = 1;
 
@@ -15,20 +15,20 @@ const HAS_BYTES: u8 = 1;
 const HAS_ROOT: u8 = 2;
 const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
 
-/// The header of a message. All processes of a job have the same byte order.
+/// The header of a message. All processes of a job must have the same byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// Context of the receiving group, a check in case tags coincide.
+    /// Context of the receiving group, to detect coinciding tags.
     pub(crate) context: u64,
-    /// Bytes of the payload, in this message or the next.
+    /// Bytes of the payload, which follows in this message or the next.
     pub(crate) payload: u64,
     sequence: u64,
     bytes: u64,
     root: u64,
     channel: u8,
     kind: u8,
-    /// Index in the list of dtypes, from 1; 0 for none.
+    /// Index of the dtype in [`DTYPES`], from 1; 0 for none.
     dtype: u8,
     has: u8,
     padding: u32,
@@ -53,7 +53,7 @@ impl Header {
         }
     }
 
-    /// Parses the header at the start of a message; `None` if invalid.
+    /// Parses the header at the start of a message; `None` if it is invalid.
     pub(crate) fn read(message: &[u8]) -> Option<Self> {
         let header: Header = bytemuck::pod_read_unaligned(message.get(..HEADER_BYTES)?);
         (usize::from(header.kind) < CallKind::ALL.len()).then_some(header)
@@ -72,8 +72,8 @@ impl Header {
     }
 }
 
-/// Returns the context of a group from its parent's: the same on all its ranks, and different from all other
-/// groups except with probability 2⁻⁶² (the mixing function of SplitMix64).
+/// Derives a group's context from its parent's, with the mixing function of SplitMix64. Equal on all ranks of
+/// the group; collides with another group's with probability 2⁻⁶².
 pub(crate) fn child(context: u64, sequence: u64, group: usize) -> u64 {
     let mixed = [sequence, group as u64].iter().fold(context, |state, value| {
         let mut z = (state ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -87,23 +87,23 @@ pub(crate) fn child(context: u64, sequence: u64, group: usize) -> u64 {
 /// Largest size of a notice in bytes.
 pub(crate) const NOTICE_BYTES: usize = 2048;
 
-/// A message between ranks outside their calls.
+/// A message between ranks outside of calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// A rank has failed: the sender, or a rank that can no longer announce it.
     Failed { rank: usize, reason: String },
     /// The sender has made all its calls.
     Ended { rank: usize },
-    /// The sender has waited for its whole timeout and asks all ranks to answer.
+    /// The sender has waited for its whole timeout and queries all ranks.
     Asked { rank: usize },
-    /// The sender answers: it is in the collective of this header, or after it.
+    /// Answer to a query: the sender is in the collective of this header, or after it.
     Answered { rank: usize, header: Option<Header> },
-    /// The sender answers: it waits for something other than ranks.
+    /// Answer to a query: the sender waits for something other than ranks.
     Delayed { rank: usize },
 }
 
 impl Notice {
-    /// Encodes to at most [`NOTICE_BYTES`] bytes; a long reason is truncated.
+    /// Encodes the notice in at most [`NOTICE_BYTES`] bytes, truncating a long reason.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, rank, more) = match self {
             Notice::Failed { rank, reason } => (0, rank, cut(reason).as_bytes()),
@@ -135,7 +135,7 @@ impl Notice {
     }
 }
 
-/// Returns the part of a text that fits a notice.
+/// Truncates a text so that it fits a notice.
 fn cut(text: &str) -> &str {
     let room = text.len().min(NOTICE_BYTES - 1 - size_of::<u64>());
     let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);

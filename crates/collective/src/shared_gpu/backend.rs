@@ -1,4 +1,4 @@
-//! The backend of a group of ranks: offers that are made, read and settled.
+//! The backend of ranks that share a GPU: offers memory, reads offers, and waits for readers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::host::Transfers;
 use crate::link::Link;
 use crate::payload::PayloadPool;
 
-/// A [`GroupBackend`](crate::GroupBackend) over two links of its own.
+/// A [`GroupBackend`](crate::GroupBackend) over two host links.
 pub(crate) struct SharedGpuBackend<L, E: Engine> {
     pub(super) engine: Rc<E>,
     pub(super) offers: Arc<Offers<E::Event>>,
-    /// The link that carries tickets of offers.
+    /// The link that carries the tickets of offers.
     pub(super) tickets: L,
-    /// The link that carries the news that an offer has been read.
+    /// The link that carries confirmations of reads.
     pub(super) news: L,
     pub(super) pool: PayloadPool,
 }
@@ -34,7 +34,7 @@ pub(super) struct Give {
     span: Span,
 }
 
-/// An offer that a call takes from a peer, and its length.
+/// An offer that a call reads from a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Take {
     peer: usize,
@@ -109,12 +109,12 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         })
     }
 
-    /// Offers spans, takes the offers of others, enqueues `work` that reads these, and makes later work on
-    /// `stream` wait until all that read this rank's spans have done so.
+    /// Offers spans to peers, takes their offers, and enqueues `work` that reads these. Later work on
+    /// `stream` waits until peers have read this rank's spans.
     ///
     /// # Errors
-    /// Failures of the links and of the device. In any case nobody reads this rank's spans afterwards, except
-    /// by work for which the stream waits.
+    /// A link or the device failed. Even then, later work on the stream waits for every read of this rank's
+    /// spans.
     pub(super) fn meet(
         &mut self,
         caller: Caller,
@@ -137,7 +137,7 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         met.and(settled.map_err(refused))
     }
 
-    /// Sends the tickets of this rank's offers, and returns the offers that it takes.
+    /// Sends the tickets of this rank's offers, and returns the offers of the peers.
     fn exchange_tickets(
         &mut self,
         caller: Caller,
@@ -172,7 +172,7 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         Ok(offer)
     }
 
-    /// Returns the error of a call whose peer has ended it.
+    /// Returns the error of a call whose peer has withdrawn its offer.
     fn withdrawn(&self, caller: Caller, peer: usize) -> CollectiveError {
         let gave_up = || {
             let reason = format!("it gave up {}", caller.call);
@@ -181,7 +181,7 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         CollectiveError::failed(caller.rank, caller.call, self.tickets.failure().unwrap_or_else(gave_up))
     }
 
-    /// Enqueues `work` on offered spans, after the work that completes their values.
+    /// Enqueues `work` on offered spans, after the work that produces their values.
     fn read(
         &self,
         caller: Caller,
@@ -201,7 +201,7 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
             .iter()
             .try_for_each(|offer| self.engine.wait(&offer.ready, stream))
             .and_then(|()| work(&self.engine, &spans));
-        // Also after an error, because some of the work may have been enqueued.
+        // Also after an error, because part of the work may have been enqueued.
         let read = self.engine.record(stream).map(Arc::new);
         if let Ok(read) = &read {
             reading.into_iter().for_each(|reading| reading.end(Arc::clone(read)));
@@ -209,7 +209,8 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         enqueued.and(read.map(drop)).map_err(refused)
     }
 
-    /// Tells the owners of offers that they have been read, and waits until this rank's have been.
+    /// Confirms to the owners that their offers have been read, and waits for the confirmations of this
+    /// rank's offers.
     fn exchange_news(&mut self, caller: Caller, gives: &[Give], takes: &[Take]) -> Result<()> {
         let mut nothing = vec![Vec::new(); gives.len()];
         let mut transfers = Transfers::new(caller.call);

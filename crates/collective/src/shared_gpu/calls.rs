@@ -1,4 +1,4 @@
-//! The calls of the backend, made of offers.
+//! Collectives of ranks that share a GPU, built from offers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         }
         let shards = ByteShards::of_elements(region.bytes, dtype.bytes(), ranks);
         let own = shards.range(rank);
-        // Until all have read, a rank writes its own shard only, which nobody else reads.
+        // Until all ranks have read, a rank writes only its own shard, which no other rank reads.
         self.with_all(caller, span_of(region), stream, |engine, spans| {
             if own.is_empty() {
                 return Ok(());

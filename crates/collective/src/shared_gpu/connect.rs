@@ -1,4 +1,4 @@
-//! Connecting ranks that are threads of one process and use one GPU.
+//! Connects ranks that are threads of one process and use one GPU.
 
 use std::rc::Rc;
 
@@ -17,8 +17,8 @@ use crate::threads::link::ThreadLink;
 
 const CALL: Call = Call { channel: Channel::Data, kind: CallKind::Connect, sequence: 0 };
 
-/// Returns the backend of all ranks, which use the GPU of `device`. `link`: the ranks' link, from which the
-/// backend splits its own; `None` if they are not threads of one process.
+/// Returns the backend of all ranks, which use the GPU of `device`. It splits its links from `link`, which is
+/// `None` if the ranks are not threads of one process.
 pub(crate) fn connect(
     control: &mut dyn ControlChannel,
     device: &Device,
@@ -44,7 +44,7 @@ pub(crate) fn connect(
         return caller.refuse(format!("rank {other} has another GPU than rank 0"));
     }
     let all: Vec<usize> = (0..ranks).collect();
-    // The numbers of splits of the link itself begin at 0.
+    // The splits of the link itself are numbered from 0.
     let [tickets, news] = [u64::MAX, u64::MAX - 1].map(|sequence| link.split(sequence, 0, &all));
     let engine = Rc::new(Gpu(device.clone()));
     Ok(Box::new(SharedGpuBackend::new(engine, link.offers(), (tickets, news))))

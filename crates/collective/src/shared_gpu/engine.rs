@@ -1,4 +1,4 @@
-//! One rank's work on the memory of the ranks that share its GPU.
+//! One rank's work in the memory of all ranks that share its GPU.
 
 use device::cuda::{Extent, PeerAddress, PeerMemory};
 use device::{DType, Device, DeviceError, Region, Result, SharedEvent, StreamKind};
@@ -7,46 +7,45 @@ use tensor::ops::tree::{self, SumTree, TreeKernel};
 use super::offers::Span;
 use crate::collective::Reach;
 
-/// Bytes of a vector that kernels move if all addresses are aligned to it.
+/// Bytes of a vector; kernels move vectors if all addresses are aligned.
 const VECTOR: usize = 16;
 
-/// One rank's streams, and the work that it enqueues on them. Spans lie in memory of any rank, whose owner
-/// keeps it while it is read.
+/// One rank's streams, and the work enqueued on them. Spans may be memory of any rank, whose owner keeps it
+/// until it is read.
 pub(crate) trait Engine: 'static {
-    /// A point in a stream's work, known to all ranks.
+    /// A point in a stream's work, visible to all ranks.
     type Event: Send + Sync + 'static;
 
-    /// Memory that the engine moves.
+    /// Kind of memory that the engine moves.
     fn reach(&self) -> Reach;
 
     /// Records an event after the work enqueued on a stream so far.
     fn record(&self, stream: StreamKind) -> Result<Self::Event>;
 
-    /// Makes later work on a stream wait for an event of any rank, which has been recorded.
+    /// Makes later work on a stream wait for an event that any rank has recorded.
     fn wait(&self, event: &Self::Event, stream: StreamKind) -> Result<()>;
 
-    /// Copies a span to a region of the same length, unless it is that region.
+    /// Copies a span to a region of the same length; does nothing if they are the same memory.
     fn copy(&self, from: Span, to: Region<'_>, stream: StreamKind) -> Result<()>;
 
-    /// Sums spans of a region's length, added in tree order, into the region, which may be one of them.
+    /// Sums spans in tree order into a region of the same length, which may be one of the spans.
     fn sum(&self, parts: &[Span], to: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()>;
 
     /// Waits on the host until the work enqueued on a stream so far is done.
     fn synchronize(&self, stream: StreamKind) -> Result<()>;
 }
 
-/// Returns a region, which lies inside its buffer, as a span.
+/// Returns the address range of a region.
 pub(crate) fn span_of(region: Region<'_>) -> Span {
     Span { address: region.buffer.address() + region.offset as u64, bytes: region.bytes }
 }
 
-/// The engine of a GPU.
+/// The engine of a real GPU.
 #[derive(Debug)]
 pub(crate) struct Gpu(pub(crate) Device);
 
 impl Gpu {
-    /// Returns the memory of the ranks at these spans: that of the device's own context, which all of them
-    /// use.
+    /// Returns access to these spans through the device's context, which all ranks share.
     fn memory(&self, spans: &[Span]) -> PeerMemory {
         let extent = |span: &Span| Extent { address: span.address, bytes: span.bytes as u64, is_page: false };
         PeerMemory::own(&self.0, &spans.iter().map(extent).collect::<Vec<_>>())

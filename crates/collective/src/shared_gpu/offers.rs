@@ -1,4 +1,4 @@
-//! Offers: spans of a rank's memory that other ranks of the process may read until the owner withdraws them.
+//! Offers: spans of a rank's memory that other ranks of the process may read until they are withdrawn.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns `bytes` bytes from `offset` on.
+    /// Returns `bytes` bytes of the span, starting at `offset`.
     pub(crate) fn part(self, offset: usize, bytes: usize) -> Span {
         Span { address: self.address + offset as u64, bytes }
     }
@@ -23,9 +23,9 @@ impl Span {
 /// A span that a rank offers to one other rank. `V` is an event in a stream's work.
 #[derive(Debug)]
 pub(crate) struct Offer<V> {
-    /// The memory.
+    /// The offered memory.
     pub(crate) span: Span,
-    /// The event after the work that completes the values.
+    /// The event after the work that produces the values.
     pub(crate) ready: Arc<V>,
     state: Mutex<State<V>>,
     idle: Condvar,
@@ -36,7 +36,7 @@ struct State<V> {
     is_open: bool,
     /// Number of readers that are enqueuing their work.
     readers: usize,
-    /// The events after the work of readers.
+    /// The events after the readers' work.
     read: Vec<Arc<V>>,
 }
 
@@ -51,7 +51,7 @@ impl<V> Offer<V> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to enqueue work that reads the span; `None` if it has been withdrawn. Never blocks.
+    /// Begins to enqueue work that reads the span; `None` if the offer was withdrawn. Never blocks.
     pub(crate) fn begin(&self) -> Option<Reading<'_, V>> {
         let mut state = self.state();
         state.is_open.then(|| {
@@ -60,8 +60,7 @@ impl<V> Offer<V> {
         })
     }
 
-    /// Closes the offer, after readers that have begun have enqueued their work, which takes no other rank.
-    /// Returns the events after that work.
+    /// Closes the offer once its readers have enqueued their work, and returns the events after that work.
     fn withdraw(&self) -> Vec<Arc<V>> {
         let mut state = self.state();
         state.is_open = false;
@@ -72,12 +71,12 @@ impl<V> Offer<V> {
     }
 }
 
-/// A reader of an offer, which stays open meanwhile.
+/// A read in progress; the offer stays open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reading<'a, V>(&'a Offer<V>);
 
 impl<V> Reading<'_, V> {
-    /// Ends the reading: all of its work has been enqueued before `read`.
+    /// Ends the read. All its work was enqueued before `read`.
     pub(crate) fn end(self, read: Arc<V>) {
         self.0.state().read.push(read);
     }
@@ -108,7 +107,7 @@ impl<V> Offers<V> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens an offer of each span, with values that are complete at `ready`.
+    /// Opens an offer of each span. The values are complete at `ready`.
     pub(crate) fn offer(&self, spans: impl Iterator<Item = Span>, ready: &Arc<V>) -> Offered<'_, V> {
         let offers = spans.map(|span| {
             let ticket = self.next.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +118,7 @@ impl<V> Offers<V> {
         Offered { all: self, offers }
     }
 
-    /// Returns the offer with a ticket; `None` if it has been withdrawn.
+    /// Returns the offer with a ticket; `None` if it was withdrawn.
     pub(crate) fn get(&self, ticket: u64) -> Option<Arc<Offer<V>>> {
         self.open().get(&ticket).cloned()
     }
@@ -189,7 +188,7 @@ mod tests {
         let reading = offer.begin().unwrap();
         std::thread::scope(|scope| {
             let withdrawn = scope.spawn(move || mine.withdraw());
-            // The owner closes the offer first, and then waits for the reader.
+            // The owner closes the offer first, then waits for the reader.
             while offer.state().is_open {
                 std::thread::yield_now();
             }

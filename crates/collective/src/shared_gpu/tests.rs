@@ -31,7 +31,7 @@ enum Work {
     Wait(usize),
 }
 
-/// A GPU's memory, by address, and the work of all ranks that it has not run yet.
+/// Memory by address, and the pending work of all ranks.
 #[derive(Default)]
 struct Simulated {
     memory: HashMap<u64, u8>,
@@ -79,7 +79,7 @@ impl Simulated {
         }
     }
 
-    /// Runs the next work of a random stream that does not wait; returns false if there is none.
+    /// Runs the next work of a random stream that is not waiting; returns false if there is none.
     fn step(&mut self) -> bool {
         let can_run = |queue: &VecDeque<Work>| match queue.front() {
             Some(Work::Wait(event)) => self.events[*event],
@@ -118,7 +118,7 @@ impl OneRank {
         self.enqueue(Work::Write { to: span_of(to), bytes: bytemuck::cast_slice(values).to_vec() }, stream);
     }
 
-    /// Reads a region when the stream comes to that.
+    /// Enqueues a read of a region; the bytes appear when the stream reaches it.
     fn read(&self, from: Region<'_>, stream: StreamKind) -> Arc<Mutex<Vec<u8>>> {
         let into = Arc::default();
         self.enqueue(Work::Read { from: span_of(from), into: Arc::clone(&into) }, stream);
@@ -161,7 +161,7 @@ impl Engine for OneRank {
 
     fn synchronize(&self, stream: StreamKind) -> device::Result<()> {
         let mut gpu = self.gpu.lock().unwrap();
-        // All that a stream waits for was enqueued before, so the GPU never stops before a stream is done.
+        // A stream waits only for work enqueued earlier, so the GPU can always finish it.
         while gpu.streams.get(&(self.rank, stream)).is_some_and(|queue| !queue.is_empty()) {
             assert!(gpu.step(), "the GPU waits for work that no rank has enqueued");
         }
@@ -179,7 +179,7 @@ struct Rank {
     offers: Arc<Offers<usize>>,
 }
 
-/// Bytes between the memory of one rank and that of the next.
+/// Distance in bytes between the memories of consecutive ranks.
 const SPACING: usize = 64 << 20;
 
 impl Rank {
@@ -188,7 +188,7 @@ impl Rank {
     }
 }
 
-/// Runs `body` as every rank of a world on one simulated GPU, whose order of streams follows from `seed`.
+/// Runs `body` as every rank of a world on one simulated GPU, whose order of streams is determined by `seed`.
 fn on_one_gpu<T: Send + 'static>(
     ranks: usize,
     seed: u64,
@@ -201,7 +201,7 @@ fn on_one_gpu<T: Send + 'static>(
     let outcome = run(ranks, options, move |mut communicator| {
         let rank = communicator.rank();
         let device = Device::meta(rank, Description::host(), &DeviceOptions::default()).unwrap();
-        // Addresses of Meta begin alike on all ranks.
+        // Addresses on Meta begin alike on all ranks.
         let before = Request::new(Category::Other, "the memory of the ranks before");
         let _before = device.allocate(SPACING * rank, before).unwrap();
         let engine = Rc::new(OneRank { rank, gpu: Arc::clone(&gpu) });
@@ -226,24 +226,24 @@ fn values(rank: usize, range: std::ops::Range<usize>, round: usize) -> Vec<f32> 
     range.map(|index| value(rank, index, round)).collect()
 }
 
-/// The sum over ranks at an index, by the definition of the order.
-fn summed(first: usize, count: usize, of: &dyn Fn(usize) -> f32) -> f32 {
+/// Returns the sum over ranks at an index, by definition of the order.
+fn summed(first: usize, count: usize, part: &dyn Fn(usize) -> f32) -> f32 {
     if count == 1 {
-        return of(first);
+        return part(first);
     }
     let left = count.next_power_of_two() / 2;
-    summed(first, left, of) + summed(first + left, count - left, of)
+    summed(first, left, part) + summed(first + left, count - left, part)
 }
 
 fn sums(ranks: usize, range: std::ops::Range<usize>, round: usize) -> Vec<f32> {
     range.map(|index| summed(0, ranks, &|rank| value(rank, index, round))).collect()
 }
 
-/// A reading that is compared when the streams are done.
+/// Reads to compare once the streams are done: name, bytes read, expected values.
 type Expected = Vec<(&'static str, Arc<Mutex<Vec<u8>>>, Vec<f32>)>;
 
-/// Calls every collective again and again. The same memory is overwritten right after each call, while the
-/// simulated GPU may not have begun with it.
+/// Makes every collective many times, overwriting the memory right after each call, possibly before the
+/// simulated GPU has begun it.
 fn all_calls(one: &mut Rank) -> Result<(), CollectiveError> {
     const COUNT: usize = 11;
     let rank = one.rank;
@@ -261,7 +261,7 @@ fn all_calls(one: &mut Rank) -> Result<(), CollectiveError> {
         let stream = if round % 2 == 0 { StreamKind::Reduce } else { StreamKind::Transfer };
         let mut expect = |name, region, values| expected.push((name, engine.read(region, stream), values));
         let fill = |region, range, round| engine.write(region, &values(rank, range, round), stream);
-        // Calls on two streams use the same memory: the second one begins when the first is done.
+        // Calls on two streams use the same memory; the second waits for the first.
         let before = [StreamKind::Reduce, StreamKind::Transfer].map(|stream| engine.record(stream).unwrap());
         before.iter().for_each(|event| engine.wait(event, stream).unwrap());
 
@@ -347,9 +347,9 @@ fn groups_work_side_by_side() {
             }
             group.synchronize(stream)?;
             for (round, output) in outputs.iter().enumerate() {
-                let of = |index| members.iter().map(|rank| value(*rank, index, round)).sum();
+                let sum_at = |index| members.iter().map(|rank| value(*rank, index, round)).sum();
                 let actual: Vec<f32> = bytemuck::pod_collect_to_vec(&output.lock().unwrap());
-                assert_eq!(actual, (0..5).map(of).collect::<Vec<f32>>());
+                assert_eq!(actual, (0..5).map(sum_at).collect::<Vec<f32>>());
             }
             let other = if one.rank == 1 { vec![vec![0, 1, 2, 3]] } else { vec![vec![0, 1], vec![2, 3]] };
             let error = one.group.split(&other).map(drop).unwrap_err().to_string();
@@ -362,7 +362,7 @@ fn groups_work_side_by_side() {
 
 #[test]
 fn a_call_that_fails_withdraws_its_offers_and_names_the_rank() {
-    // Rank 1 ends without the call, or does not come within the others' patience.
+    // Rank 1 ends without the call, or does not arrive in time.
     for (patience, message) in [
         (PATIENCE, "rank 1 failed: it ended without making this call"),
         (Duration::from_millis(100), "rank 1 did not answer within 0.1 s"),
@@ -388,7 +388,7 @@ fn a_call_that_fails_withdraws_its_offers_and_names_the_rank() {
             while waiting.load(Ordering::SeqCst) > 0 {
                 std::thread::yield_now();
             }
-            // Both ranks had offered their region to both others.
+            // Each rank had offered its region to both others.
             assert!((0..4).all(|ticket| one.offers.get(ticket).is_none()));
             Ok(())
         };

@@ -1,4 +1,4 @@
-//! Addresses at which ranks listen and reach rank 0.
+//! Addresses on which ranks listen and at which they find rank 0.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -11,25 +11,25 @@ use crate::tcp::error::StartError;
 use crate::tcp::member::{Member, NOTICE};
 use crate::tcp::own_addresses::own_addresses;
 
-/// Time between two look-ups of a name that has no address yet.
+/// Interval between look-ups of a name without an address.
 const LOOK_UP_AGAIN: Duration = Duration::from_millis(500);
 
-/// From where a rank can be reached.
+/// Networks from which a rank can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// From its own host, at this address.
+    /// Only its own host, at this address.
     Host(IpAddr),
-    /// From every network.
+    /// Every network.
     Network,
 }
 
-/// Returns from where the ranks of a job can be reached: without a secret, only from their own host.
+/// Returns the networks from which the ranks of a job can be reached: without a secret, only their own host.
 ///
 /// # Errors
-/// Without a secret, an address of rank 0 that is not its host's own, or that is not found within `timeout`.
+/// Without a secret, the address of rank 0 is not this host's, or is not found within `timeout`.
 pub(super) fn reach(member: &Member, timeout: Duration) -> Result<Reach, StartError> {
     if member.local_size == Some(member.world_size) {
-        // No rank is on another host, whatever the name of this one is.
+        // No rank is on another host, whatever this host's name is.
         return Ok(Reach::Host(Ipv4Addr::LOCALHOST.into()));
     }
     if member.secret.is_some() {
@@ -40,19 +40,19 @@ pub(super) fn reach(member: &Member, timeout: Duration) -> Result<Reach, StartEr
     match addresses.iter().map(SocketAddr::ip).find(|address| !address.to_canonical().is_loopback()) {
         None => Ok(Reach::Host(addresses.first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip))),
         Some(other) => {
-            let of = if other.to_string() == *address { String::new() } else { format!(" ({other})") };
+            let resolved = if other.to_string() == *address { String::new() } else { format!(" ({other})") };
             Err(StartError::Refused(format!(
-                "MASTER_ADDR={address}{of} can be reached from other hosts, and PLIMSOLL_SECRET is not set: \
+                "MASTER_ADDR={address}{resolved} can be reached from other hosts, and PLIMSOLL_SECRET is not set: \
                  set it to the same secret of at least 16 bytes on all ranks"
             )))
         }
     }
 }
 
-/// Returns the addresses of rank 0's host, whose name may appear after this rank starts.
+/// Looks up the addresses of rank 0's host, whose name may appear after this rank starts.
 ///
 /// # Errors
-/// The name has none within `timeout`.
+/// The name has no address within `timeout`.
 fn await_addresses(member: &Member, timeout: Duration) -> Result<Vec<SocketAddr>, StartError> {
     let Member { address, port, .. } = member;
     let begun = Instant::now();
@@ -77,7 +77,7 @@ fn await_addresses(member: &Member, timeout: Duration) -> Result<Vec<SocketAddr>
     }
 }
 
-/// Returns whether a name or an address is this host's, as far as `within` tells.
+/// Returns whether a name or address is this host's; gives up after `within`.
 #[must_use]
 pub fn is_of_this_host(name: &str, within: Duration) -> bool {
     let own = own_addresses();
@@ -88,13 +88,13 @@ pub fn is_of_this_host(name: &str, within: Duration) -> bool {
         .any(|ip| ip.is_loopback() || own.contains(&ip))
 }
 
-/// Listens on a port, 0 for any.
+/// Listens on a port; 0 picks a free one.
 pub(super) fn listen(reach: Reach, port: u16) -> io::Result<TcpListener> {
     let listener = match reach {
         Reach::Host(address) => TcpListener::bind((address, port)),
         Reach::Network => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
             Err(error) if error.kind() != ErrorKind::AddrInUse => {
-                // A host without IPv6.
+                // The host has no IPv6.
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
             }
             bound => bound,
@@ -104,7 +104,7 @@ pub(super) fn listen(reach: Reach, port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Returns the addresses of a name. Errors, in words: there is none before the deadline.
+/// Returns the addresses of a name. The error is a description, also if there is none before the deadline.
 pub(super) fn resolve(name: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, String> {
     let bare = name.trim_start_matches('[').trim_end_matches(']').to_owned();
     if let Ok(address) = bare.parse::<IpAddr>() {

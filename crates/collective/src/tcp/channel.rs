@@ -1,4 +1,4 @@
-//! A connection while the job starts: pieces of known or bounded length, without waiting.
+//! A non-blocking connection during the start of a job: reads fixed lengths or length-prefixed parcels.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
 
-/// Time without traffic after which the system checks that a connection exists.
+/// Idle time after which the system checks that a connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// Bytes before a parcel, which give its length.
+/// Bytes of the length before a parcel.
 const LENGTH_BYTES: usize = 4;
 
-/// The reason why a connection can be used no more.
+/// The reason why a connection is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("it closed the connection")]
@@ -23,12 +23,12 @@ pub(super) enum Broken {
     TooLong(usize),
 }
 
-/// A connection that reads no byte beyond what is asked for.
+/// A connection that never reads past the requested bytes.
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: TcpStream,
     incoming: Vec<u8>,
-    /// Length of the parcel whose bytes are being read.
+    /// Length of the parcel being read.
     parcel: Option<usize>,
     outgoing: Vec<u8>,
 }
@@ -38,7 +38,7 @@ impl Channel {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        // Networks forget connections that are idle for long.
+        // Networks drop connections that are idle for long.
         set_socket_keepalive(&stream, true)?;
         set_tcp_keepidle(&stream, KEEP_ALIVE)?;
         Ok(Channel { stream, incoming: Vec::new(), parcel: None, outgoing: Vec::new() })
@@ -47,7 +47,7 @@ impl Channel {
     /// Starts to send bytes.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         self.outgoing.extend_from_slice(bytes);
-        // An error shows again when the connection is next read.
+        // An error recurs at the next read.
         let _ = self.flush();
     }
 
@@ -57,7 +57,7 @@ impl Channel {
         self.send(&[&length.to_le_bytes(), bytes].concat());
     }
 
-    /// Sends what can be sent now; returns whether that was everything.
+    /// Sends what can be sent now; returns whether everything was sent.
     pub(super) fn flush(&mut self) -> Result<bool, Broken> {
         while !self.outgoing.is_empty() {
             match self.stream.write(&self.outgoing) {
@@ -71,7 +71,7 @@ impl Channel {
         Ok(true)
     }
 
-    /// Returns the next `length` bytes once all have arrived.
+    /// Returns the next `length` bytes once all have arrived, otherwise `None`.
     pub(super) fn take(&mut self, length: usize) -> Result<Option<Vec<u8>>, Broken> {
         self.flush()?;
         let mut arrived = self.incoming.len();
@@ -92,15 +92,16 @@ impl Channel {
         Ok(outcome?.then(|| std::mem::take(&mut self.incoming)))
     }
 
-    /// Bytes of an unfinished [`Channel::take`].
+    /// Bytes received so far by an unfinished [`Channel::take`].
     pub(super) fn arrived(&self) -> &[u8] {
         &self.incoming
     }
 
-    /// Returns the next parcel once it has arrived. Its length is checked before memory is allocated for it.
+    /// Returns the next parcel once it has arrived, otherwise `None`. Checks its length before allocating
+    /// memory for it.
     ///
     /// # Errors
-    /// More than `most` bytes, or a broken connection.
+    /// The parcel is longer than `most` bytes, or the connection is broken.
     pub(super) fn parcel(&mut self, most: usize) -> Result<Option<Vec<u8>>, Broken> {
         let length = match self.parcel {
             Some(length) => length,
@@ -121,17 +122,17 @@ impl Channel {
         Ok(parcel)
     }
 
-    /// The descriptor of the stream.
+    /// The file descriptor of the stream.
     pub(super) fn descriptor(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
 
-    /// The address of the other end.
+    /// IP address of the other end.
     pub(super) fn peer(&self) -> Option<std::net::IpAddr> {
         self.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
-    /// Returns the stream, which does not block.
+    /// Returns the non-blocking stream.
     pub(super) fn into_stream(self) -> TcpStream {
         self.stream
     }

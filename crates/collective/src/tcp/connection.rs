@@ -1,8 +1,8 @@
-//! A connection after the start: frames in both directions, which never block.
+//! A connection after the start: non-blocking frames in both directions.
 //!
 //! A frame is a head of fixed length and a body, whose length is checked before memory is allocated for it.
-//! A group's messages of each direction have a window: at most [`WINDOW`] are under way or wait to be taken,
-//! so that a group which nobody polls takes bounded memory and never delays another.
+//! Each group's messages have a window per direction: at most [`WINDOW`] are in flight or wait to be taken. A
+//! group that is not polled thus takes bounded memory and never delays another.
 
 #[cfg(test)]
 mod tests;
@@ -18,12 +18,13 @@ use crate::link::Message;
 use crate::payload::{PAYLOAD_BYTES, Payload, PayloadPool};
 use crate::processes::{HEADER_BYTES, Header, NOTICE_BYTES, Notice};
 
-/// Most messages of a group in one direction that were sent and not acknowledged.
+/// Maximum number of a group's unacknowledged messages in one direction.
 const WINDOW: usize = 8;
-/// Number of messages that an acknowledgement stands for.
+/// Number of messages per acknowledgement.
 const ACKNOWLEDGED: usize = WINDOW / 2;
 
-/// Kinds of frame: a message of a group; a notice; [`ACKNOWLEDGED`] messages of a group were taken.
+/// Frame kind: a message of a group. [`NOTICE`]: a notice. [`TAKEN`]: [`ACKNOWLEDGED`] messages of a group
+/// were taken.
 const MESSAGE: u32 = 1;
 const NOTICE: u32 = 2;
 const TAKEN: u32 = 3;
@@ -51,7 +52,7 @@ impl Head {
     }
 }
 
-/// A frame that is being sent.
+/// A frame being sent.
 #[derive(Debug)]
 struct Outgoing {
     head: [u8; HEAD_BYTES],
@@ -59,7 +60,7 @@ struct Outgoing {
     written: usize,
 }
 
-/// A frame that is being received.
+/// A frame being received.
 #[derive(Debug, Default)]
 struct Incoming {
     head: Vec<u8>,
@@ -71,9 +72,9 @@ struct Incoming {
 #[derive(Debug, Default)]
 struct Window {
     arrived: VecDeque<Message>,
-    /// Messages taken since the last acknowledgement.
+    /// Number of messages taken since the last acknowledgement.
     taken: usize,
-    /// Messages sent and not acknowledged.
+    /// Number of messages sent and not acknowledged.
     sent: usize,
 }
 
@@ -89,7 +90,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Takes over the stream to rank `peer`, whose events have the token of that number.
+    /// Takes over the stream to rank `peer`; its events have the token `peer`.
     pub(super) fn new(peer: usize, stream: TcpStream, registry: &Registry) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         let mut stream = mio::net::TcpStream::from_std(stream);
@@ -108,12 +109,12 @@ impl Connection {
         self.is_open
     }
 
-    /// Returns whether all frames are in the hands of the system, or the peer is gone.
+    /// Returns whether all frames were handed to the system, or the peer is gone.
     pub(super) fn is_flushed(&self) -> bool {
         self.outgoing.is_empty()
     }
 
-    /// Starts to send a message of a group, or returns it if the window is full or the peer is gone.
+    /// Starts to send a message of a group; returns it if the window is full or the peer is gone.
     pub(super) fn try_send(
         &mut self,
         context: u64,
@@ -161,7 +162,7 @@ impl Connection {
         self.write(pool);
     }
 
-    /// Writes what the system takes.
+    /// Writes as much as the system accepts.
     pub(super) fn write(&mut self, pool: &mut PayloadPool) {
         while let Some(frame) = self.outgoing.front_mut() {
             let head = &frame.head[frame.written.min(HEAD_BYTES)..];
@@ -176,7 +177,7 @@ impl Connection {
                 Ok(written) => frame.written += written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What has arrived is still read; reading finds the end.
+                // Bytes that have arrived are still read; reading finds the end.
                 Err(_) => return self.outgoing.clear(),
             }
         }
@@ -187,10 +188,10 @@ impl Connection {
         self.outgoing.clear();
     }
 
-    /// Reads what has arrived; notices go to `notices`.
+    /// Reads everything that has arrived. Notices are appended to `notices`.
     ///
     /// # Errors
-    /// The peer has sent what no rank sends, in words.
+    /// The peer sent invalid bytes.
     pub(super) fn read(
         &mut self,
         scratch: &mut [u8],
@@ -198,7 +199,7 @@ impl Connection {
         notices: &mut VecDeque<Notice>,
     ) -> Result<(), String> {
         while self.is_open {
-            // The rest of a long payload is read to where it stays.
+            // A long payload is read directly into its buffer.
             let rest = match &mut self.incoming.body {
                 Some((_, body)) => &mut body.bytes_mut()[self.incoming.read..],
                 None => &mut [],
@@ -286,7 +287,7 @@ impl Connection {
     }
 }
 
-/// Returns the bytes of a frame's body; `None` for a frame that no rank sends.
+/// Returns the length of a frame's body; `None` if the frame is invalid.
 fn checked_length(head: &Head) -> Option<usize> {
     let length = usize::try_from(head.length).ok()?;
     let is_allowed = match head.kind {

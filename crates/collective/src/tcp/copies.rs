@@ -1,9 +1,9 @@
-//! Files that threads beside the ranks send to other hosts of the job.
+//! Sending files to other hosts of the job, on threads beside the ranks.
 //!
-//! A [`Receiver`] listens on every network of its host. A connection proves first that it knows the job's
-//! [`Secret`], then it names a file and its length and sends its bytes, and reads one byte once the file is
-//! stored. Every wait has a deadline. One thread serves all connections that have proven nothing, so
-//! strangers take neither threads nor time of training.
+//! A [`Receiver`] listens on every network of its host. A sender proves that it knows the job's [`Secret`],
+//! sends the file's name, length and bytes, and waits for one byte that confirms storage. Every wait has a
+//! deadline. One thread serves all unproven connections, so that strangers take neither threads nor training
+//! time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,27 +20,27 @@ use crate::tcp::channel::Channel;
 use crate::tcp::handshake::{Handshake, Role, Secret};
 use crate::tcp::lobby::{Limits, Lobby, Proven};
 
-/// Interval at which a sender looks for an answer.
+/// Interval at which a sender polls for an answer.
 const LOOK: Duration = Duration::from_millis(1);
-/// Longest wait for connections, after which the end is looked for.
+/// Longest wait for connections between checks for the end.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Time to connect, and to prove the secret.
+/// Time allowed to connect, and to prove the secret.
 const CONNECTS: Duration = Duration::from_secs(5);
 /// Longest silence of a connection.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Most connections at a time that have not proven the secret.
+/// Maximum number of connections that have not proven the secret.
 const MOST_STRANGERS: usize = 128;
-/// Most bytes of a name.
+/// Maximum bytes of a file name.
 const MOST_NAME: usize = 1024;
-/// Bytes that travel at once.
+/// Bytes sent at a time.
 const PIECE: usize = 1 << 20;
-/// The answer that a file is stored.
+/// Answer of a receiver that has stored a file.
 const STORED: u8 = 1;
 
-/// Stores a file with this name and number of bytes.
+/// Stores a file, by name, number of bytes and contents.
 type Store = dyn Fn(&str, u64, &mut dyn Read) -> io::Result<()> + Send + Sync;
 
-/// Receives files on threads of its own until it is dropped.
+/// Receives files on background threads until dropped.
 #[derive(Debug)]
 pub struct Receiver {
     port: u16,
@@ -50,10 +50,10 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts to receive files, which `store` stores.
+    /// Starts to receive files, and calls `store` for each.
     ///
     /// # Errors
-    /// No port or no thread.
+    /// No port or no thread is available.
     pub fn start(
         secret: Secret,
         store: impl Fn(&str, u64, &mut dyn Read) -> io::Result<()> + Send + Sync + 'static,
@@ -69,7 +69,7 @@ impl Receiver {
         Ok(Receiver { port, ends, waker, thread: Some(thread) })
     }
 
-    /// The port at which it listens.
+    /// The port on which it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -78,23 +78,23 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // A wait that is not ended here ends by itself.
+        // A wait that this does not end times out.
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed; files that were not stored are missing, which their senders know.
+            // A panic has already been printed, and senders know which files were not stored.
             let _ = thread.join();
         }
     }
 }
 
-/// Accepts connections until `ends`. Those that know the secret are few, and a thread reads each.
+/// Accepts connections until `ends`, and starts a thread for each one that knows the secret.
 fn accept(mut lobby: Lobby, store: &Arc<Store>, ends: &AtomicBool) {
     while !ends.load(Ordering::Relaxed) {
         for Proven { channel, .. } in lobby.proven(LONGEST_WAIT) {
             let store = Arc::clone(store);
-            // Its sender learns of an error, and reports it.
+            // The sender learns of an error, and reports it.
             let read = move || drop(receive(channel, &*store));
-            // So it does of a connection that is closed.
+            // The sender also learns of a closed connection.
             let _ = threads::spawn("copy", read);
         }
     }
@@ -118,7 +118,7 @@ fn receive(channel: Channel, store: &Store) -> io::Result<()> {
     stream.write_all(&[STORED])
 }
 
-/// Returns the connection of `stream` to a receiver that has proven that it knows the secret.
+/// Proves knowledge of the secret to the receiver at the other end of `stream`, and checks its proof.
 fn proven(stream: TcpStream, secret: &Secret) -> io::Result<TcpStream> {
     let mut handshake = Handshake::begin(stream, Role::Connects)?;
     let deadline = Instant::now() + CONNECTS;
@@ -131,7 +131,7 @@ fn proven(stream: TcpStream, secret: &Secret) -> io::Result<TcpStream> {
     blocking(handshake.into_channel())
 }
 
-/// Returns the stream of a connection, whose calls wait from now on.
+/// Returns the stream of a connection in blocking mode, with timeouts.
 fn blocking(mut channel: Channel) -> io::Result<TcpStream> {
     while !channel.flush().map_err(io::Error::other)? {
         sleep(LOOK);
@@ -143,11 +143,11 @@ fn blocking(mut channel: Channel) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends a file of `bytes` bytes to the first of these addresses whose receiver stores it. `open` returns its
-/// reader.
+/// Sends a file of `bytes` bytes to the first of these addresses whose receiver stores it. `open` returns a
+/// reader of the file.
 ///
 /// # Errors
-/// No receiver that stores it.
+/// No receiver stored the file.
 pub fn send<R: Read>(
     addresses: &[SocketAddr],
     secret: &Secret,
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// Names and bytes of files.
+    /// Names and contents of files.
     type Files = Vec<(String, Vec<u8>)>;
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(*stored.lock().unwrap(), [("7/a".to_owned(), file), ("7/empty".to_owned(), Vec::new())]);
     }
 
-    /// Idle connections are evicted, and a sender is always let in.
+    /// Idle connections are evicted, and a sender always gets in.
     #[test]
     fn strangers_keep_no_file_out() {
         let secret = Secret::new(b"0123456789abcdef").unwrap();
@@ -235,7 +235,7 @@ mod tests {
         for round in 0..3 {
             for number in 0..MOST_STRANGERS {
                 let mut stranger = TcpStream::connect(address).unwrap();
-                // Some begin as Plimsoll does.
+                // Some begin with a valid greeting.
                 stranger.write_all(&b"plimsoll"[..number % 9]).unwrap();
                 idle.push(stranger);
             }
@@ -246,7 +246,7 @@ mod tests {
         let is_open = |stream: &TcpStream| {
             stream.set_read_timeout(Some(SILENCE)).unwrap();
             let mut greeting = [0; 44];
-            // It is greeted when it is accepted, and closed when it is evicted.
+            // The receiver greets each accepted connection, and closes evicted ones.
             let mut stream = stream;
             stream.read_exact(&mut greeting).unwrap();
             stream.set_nonblocking(true).unwrap();

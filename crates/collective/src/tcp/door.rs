@@ -1,5 +1,4 @@
-//! A rank's listener, through which other ranks arrive. It serves its connections side by side and waits for
-//! none of them.
+//! A rank's listener for connections of other ranks. Serves all connections concurrently and never blocks.
 
 use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -9,21 +8,21 @@ use crate::tcp::handshake::Secret;
 use crate::tcp::hello::{HELLO_BYTES, Hello};
 use crate::tcp::lobby::{Limits, Lobby, Proven};
 
-/// Time in which a connection must prove itself, and then name its rank.
+/// Time allowed for a connection to prove the secret, and again to name its rank.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Connections served at once, beyond one for each rank.
+/// Connections served at once, beyond one per rank.
 const STRANGERS: usize = 64;
 
-/// A listener with the connections that have not named their rank yet.
+/// A listener with its connections that have not named their rank yet.
 #[derive(Debug)]
 pub(super) struct Door {
     lobby: Lobby,
-    /// Connections that have proven themselves, the oldest first, and when each has had its time.
+    /// Connections that have proven the secret, the oldest first, each with its deadline.
     proven: Vec<(Proven, Instant)>,
     most: usize,
 }
 
-/// A rank that has proven itself.
+/// A rank that has connected, proven the secret and named itself.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) channel: Channel,
@@ -32,7 +31,7 @@ pub(super) struct Arrival {
 }
 
 impl Door {
-    /// Opens the door of a job of so many ranks.
+    /// Creates the listener of a job of `ranks` ranks.
     pub(super) fn new(listener: TcpListener, secret: Option<Secret>, ranks: usize) -> std::io::Result<Self> {
         let most = ranks + STRANGERS;
         let lobby = Lobby::new(listener, secret, Limits { most, patience: HANDSHAKE })?;
@@ -44,7 +43,7 @@ impl Door {
         self.lobby.port()
     }
 
-    /// The last connection that was refused, in words.
+    /// Description of the last refused connection.
     pub(super) fn refused(&self) -> Option<&str> {
         self.lobby.refused()
     }
@@ -53,7 +52,7 @@ impl Door {
     pub(super) fn arrivals(&mut self) -> Vec<Arrival> {
         let until = Instant::now() + HANDSHAKE;
         self.proven.extend(self.lobby.proven(Duration::ZERO).into_iter().map(|proven| (proven, until)));
-        // A job has fewer ranks: the oldest of them will not name one.
+        // A job has fewer ranks, so the oldest connections will not name one.
         let surplus = self.proven.len().saturating_sub(self.most);
         self.proven.drain(..surplus);
         let mut arrivals = Vec::new();

@@ -2,10 +2,10 @@
 
 use crate::processes::IdentityError;
 
-/// Errors while joining a job; each rank returns one.
+/// Errors while joining a job. Every rank returns one.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The ranks, their settings or the port do not allow the job.
+    /// The ranks, their settings or the port are invalid.
     #[error("{0}")]
     Refused(String),
     /// A rank did not arrive, or ended.

@@ -1,4 +1,5 @@
-//! The start of a job on rank 0: all ranks arrive, learn of each other, and report that they are connected.
+//! The start of a job on rank 0: all ranks arrive, learn each other's addresses, and report that they are
+//! connected.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -14,21 +15,21 @@ use crate::tcp::member::{Member, NOTICE, PAUSE};
 
 /// Longest time to send the ranks the last answer.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Time that ranks have to report why they are late, before rank 0 does.
+/// Time for late ranks to report their own reason, before rank 0 gives up.
 const OWN_WORDS: Duration = Duration::from_secs(2);
 
 /// The ranks that have arrived.
 struct Ranks {
     world_size: usize,
-    /// By rank; none for rank 0.
+    /// Arrivals by rank; `None` for rank 0.
     arrived: Vec<Option<Arrival>>,
     own: Hello,
 }
 
-/// Waits for all ranks of the job; returns the connections to them, in rank order.
+/// Waits for all ranks of the job, and returns the connections to them in rank order.
 ///
 /// # Errors
-/// A rank does not arrive in `timeout`, or differs from this one; the others get the same sentence.
+/// A rank does not arrive within `timeout`, or its settings differ. The other ranks get the same message.
 pub(super) fn gather(
     member: &Member,
     mut door: Door,
@@ -60,7 +61,7 @@ impl Ranks {
         let begun = Instant::now();
         let mut notice = Some(NOTICE).filter(|notice| *notice < timeout);
         while !self.missing().is_empty() {
-            // Ranks that arrive with one that is refused are admitted, so that they learn the reason.
+            // Ranks that arrive together with a refused one are admitted, so that they learn the reason.
             let admitted: Vec<_> = door.arrivals().into_iter().map(|arrival| self.admit(arrival)).collect();
             admitted.into_iter().collect::<Result<(), _>>()?;
             self.check_connected()?;
@@ -88,10 +89,10 @@ impl Ranks {
         Ok(())
     }
 
-    /// Takes in a rank.
+    /// Adds a rank that has arrived.
     ///
     /// # Errors
-    /// A rank that differs from this one, or is there twice.
+    /// The rank's settings differ from rank 0's, or it has arrived before.
     fn admit(&mut self, arrival: Arrival) -> Result<(), StartError> {
         let hello = &arrival.hello;
         let own = &self.own;
@@ -131,7 +132,7 @@ impl Ranks {
     /// Checks that the ranks are still connected.
     ///
     /// # Errors
-    /// One has ended or reports why it cannot start.
+    /// A rank has ended, or reports why it cannot start.
     fn check_connected(&mut self) -> Result<(), StartError> {
         let most = answer_bytes(self.world_size);
         for arrival in self.arrived.iter_mut().flatten() {
@@ -148,7 +149,7 @@ impl Ranks {
         (1..self.world_size).filter(|rank| self.arrived[*rank].is_none()).collect()
     }
 
-    /// Tells every rank where the others listen.
+    /// Sends every rank the addresses of all others.
     fn seat(&mut self, session: Session) {
         let own = Seat { address: None, port: self.own.port, host: self.own.host.clone() };
         let others = self.arrived.iter().flatten().map(|arrival| Seat {
@@ -193,7 +194,7 @@ impl Ranks {
         self.arrived.iter_mut().flatten().for_each(|arrival| arrival.channel.send_parcel(&bytes));
     }
 
-    /// Tells every rank why the job does not start, also those that arrive a little later.
+    /// Sends every rank the reason why the job does not start, including ranks that arrive a little later.
     fn refuse(&mut self, error: &StartError, door: &mut Door) {
         let answer = Answer::refusing(error);
         self.send_all(&answer);
@@ -221,7 +222,7 @@ impl Ranks {
     }
 }
 
-/// Returns the error that a rank reports.
+/// Returns the error in a rank's message.
 fn reported(hello: &Hello, parcel: &[u8]) -> StartError {
     let refusal = Answer::decode(parcel).and_then(|answer| answer.refusal());
     let out_of_turn = || StartError::Absent(format!("{} sent a message out of turn", hello.named()));
@@ -232,7 +233,7 @@ fn lost(hello: &Hello, broken: &dyn std::fmt::Display) -> StartError {
     StartError::Absent(format!("{} ended before all ranks had started: {broken}", hello.named()))
 }
 
-/// Names some ranks.
+/// Formats a list of ranks for a message.
 fn named(ranks: &[usize]) -> String {
     const MOST: usize = 8;
     match ranks {

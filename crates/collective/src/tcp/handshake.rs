@@ -1,12 +1,12 @@
-//! Proof that both ends of a connection know the job's secret, before anything else is read.
+//! Mutual proof that both ends of a connection know the job's secret, before anything else is read.
 //!
-//! Each end sends a greeting with a nonce, then an HMAC-SHA-256 over both greetings and its role, so that no
-//! proof can be used again or sent back. Both are of fixed length. An end reads on only if the other's proof
-//! is right. Without a secret the key is empty: the proof then says only that the other end is Plimsoll.
+//! Each end sends a greeting with a nonce, then an HMAC-SHA-256 over both greetings and its role, so that a
+//! proof cannot be replayed or reflected. Both have a fixed length. An end reads on only if the other's proof
+//! is right. Without a secret the key is empty, and the proof shows only that the other end is Plimsoll.
 //!
-//! Noise with a pre-shared key would not replace this: the greeting in plain text names strangers and other
-//! versions, and a pattern of two messages proves only one end fresh, so a third would be needed. Its
-//! encryption would end with the handshake, because gradients travel in plain text.
+//! Noise with a pre-shared key would not replace this. The plain-text greeting identifies strangers and other
+//! versions, and a pattern of two messages proves freshness of only one end. Its encryption would be unused,
+//! because gradients travel in plain text.
 
 use std::fmt;
 use std::net::TcpStream;
@@ -19,13 +19,13 @@ use sha2::Sha256;
 use crate::tcp::channel::{Broken, Channel};
 
 const MAGIC: &[u8; 8] = b"plimsoll";
-/// Version of the messages between ranks; a change of any of them raises it.
+/// Version of the messages between ranks; raised with every change to them.
 const PROTOCOL: u32 = 1;
 const NONCE_BYTES: usize = 32;
 const GREETING_BYTES: usize = MAGIC.len() + size_of::<u32>() + NONCE_BYTES;
 const PROOF_BYTES: usize = 32;
 
-/// Fewest bytes of a secret: who records a connection can try short ones.
+/// Minimum bytes of a secret. Short secrets could be guessed from a recorded connection.
 const LEAST_SECRET_BYTES: usize = 16;
 
 /// The job's secret.
@@ -33,7 +33,7 @@ const LEAST_SECRET_BYTES: usize = 16;
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Takes a secret. Errors, in a sentence: it is too short.
+    /// Creates a secret. The error describes that it is too short.
     pub fn new(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() < LEAST_SECRET_BYTES {
             let have = bytes.len();
@@ -45,7 +45,7 @@ impl Secret {
     /// Returns random bytes for a secret.
     ///
     /// # Errors
-    /// The system has no random numbers.
+    /// The system provides no random numbers.
     pub fn random_bytes() -> std::io::Result<Vec<u8>> {
         let mut bytes = vec![0; NONCE_BYTES];
         random(&mut bytes)?;
@@ -54,13 +54,13 @@ impl Secret {
 }
 
 impl fmt::Debug for Secret {
-    /// Prints no part of the secret.
+    /// Formats no part of the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
 }
 
-/// The reason why a connection is not one of the job.
+/// The reason for refusing a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("it is not Plimsoll")]
@@ -73,14 +73,14 @@ pub(super) enum Refusal {
     Broken(#[from] Broken),
 }
 
-/// The end of a connection.
+/// Role of an end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Connects,
     Listens,
 }
 
-/// A connection whose ends have not proven themselves yet.
+/// A connection whose ends have not yet proven the secret.
 #[derive(Debug)]
 pub(super) struct Handshake {
     channel: Channel,
@@ -90,7 +90,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Greets the other end.
+    /// Starts the handshake by sending a greeting.
     pub(super) fn begin(stream: TcpStream, role: Role) -> std::io::Result<Self> {
         let mut own = [0; GREETING_BYTES];
         own[..8].copy_from_slice(MAGIC);
@@ -101,7 +101,7 @@ impl Handshake {
         Ok(Handshake { channel, role, own, theirs: None })
     }
 
-    /// Goes on without waiting; returns whether the other end has proven itself.
+    /// Advances the handshake without blocking; returns whether the other end has proven the secret.
     pub(super) fn poll(&mut self, secret: Option<&Secret>) -> Result<bool, Refusal> {
         let theirs = match self.theirs {
             Some(theirs) => theirs,
@@ -119,17 +119,17 @@ impl Handshake {
         expected.verify_slice(&proof).map_err(|_| Refusal::Secret).map(|()| true)
     }
 
-    /// Returns whether the other end has sent a greeting.
+    /// Returns whether the other end's greeting has arrived.
     pub(super) fn has_greeted(&self) -> bool {
         self.theirs.is_some()
     }
 
-    /// The descriptor of the connection.
+    /// The file descriptor of the connection.
     pub(super) fn descriptor(&self) -> RawFd {
         self.channel.descriptor()
     }
 
-    /// Returns the connection of an end that has proven itself.
+    /// Returns the connection after a successful handshake.
     pub(super) fn into_channel(self) -> Channel {
         self.channel
     }
@@ -140,7 +140,7 @@ impl Handshake {
             Ok(Some(greeting)) => greeting,
             _ => self.channel.arrived(),
         };
-        // What is no greeting is recognised by its first bytes: the rest may never come.
+        // A wrong greeting is recognised by its first bytes, because the others may never come.
         if !MAGIC.iter().zip(arrived).all(|(magic, byte)| magic == byte) {
             return Err(Refusal::Stranger);
         }
@@ -151,7 +151,8 @@ impl Handshake {
         if protocol == PROTOCOL { Ok(Some(greeting)) } else { Err(Refusal::Protocol(protocol)) }
     }
 
-    /// Returns the proof of the end `role`; keys of every length are allowed, so there is always one.
+    /// Returns the HMAC that the end in `role` must send. Never `None`, because keys of every length are
+    /// allowed.
     fn proof(
         &self,
         secret: Option<&Secret>,
@@ -169,7 +170,7 @@ impl Handshake {
     }
 }
 
-/// Fills `bytes` with random bits of the system.
+/// Fills `bytes` with random bytes from the system.
 pub(super) fn random(bytes: &mut [u8]) -> std::io::Result<()> {
     let filled = getrandom(&mut *bytes, GetRandomFlags::empty())?;
     if filled == bytes.len() { Ok(()) } else { Err(std::io::Error::other("too few random bytes")) }
@@ -271,7 +272,7 @@ mod tests {
             let own = other.take(GREETING_BYTES);
             if words == "closed" {
                 assert!(own.is_ok());
-                // With nothing left to read, the end is orderly.
+                // The peer has read everything, so the connection closes cleanly.
                 drop(other);
             }
             let refusal = loop {

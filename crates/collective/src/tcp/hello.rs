@@ -1,4 +1,4 @@
-//! The parcels with which ranks of a job find each other.
+//! Messages with which the ranks of a job find each other.
 
 use std::net::IpAddr;
 
@@ -6,20 +6,20 @@ use crate::processes::Process;
 use crate::tcp::error::StartError;
 use crate::tcp::member::Member;
 
-/// Most bytes of a [`Hello`].
+/// Maximum bytes of a [`Hello`].
 pub(super) const HELLO_BYTES: usize = 4096;
-/// Bytes of a job's number.
+/// Bytes of a job's random number.
 pub(super) const SESSION_BYTES: usize = 16;
 
-/// Bytes allowed for an answer of rank 0, with a table of `ranks` ranks.
+/// Maximum bytes of an answer of rank 0 to `ranks` ranks.
 pub(super) fn answer_bytes(ranks: usize) -> usize {
     HELLO_BYTES + 512 * ranks
 }
 
-/// The number of a job, which rank 0 draws.
+/// Random number of a job, drawn by rank 0.
 pub(super) type Session = [u8; SESSION_BYTES];
 
-/// A rank's words to the rank that it has connected to.
+/// First message of a connecting rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) version: String,
@@ -29,7 +29,7 @@ pub(super) struct Hello {
     pub(super) port: u16,
     pub(super) host: String,
     pub(super) pid: u32,
-    /// The job's number; zeros to rank 0, which draws it.
+    /// The job's number; zeros in a message to rank 0, which draws it.
     pub(super) session: Session,
 }
 
@@ -66,47 +66,47 @@ impl Hello {
         })
     }
 
-    /// The rank and its host.
+    /// Formats rank and host for messages.
     pub(super) fn named(&self) -> String {
         format!("rank {} on {}", self.rank, self.host)
     }
 
-    /// The rank's process.
+    /// Formats process and host for messages.
     pub(super) fn process(&self) -> String {
         format!("process {} on {}", self.pid, self.host)
     }
 }
 
-/// Where a rank listens.
+/// Address and port on which a rank listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
-    /// The rank's address as rank 0 sees it; `None` on rank 0's own host, which each rank reaches at its own
-    /// address of rank 0.
+    /// The rank's address as seen by rank 0. `None` if the rank is on rank 0's host; then the address of rank
+    /// 0 applies.
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) host: String,
 }
 
-/// An exchange between rank 0 and another rank after the first.
+/// A message between rank 0 and another rank after the [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// All ranks have arrived at rank 0.
+    /// From rank 0: all ranks have arrived, and this is where they listen.
     Seats(Session, Vec<Seat>),
-    /// The job does not start: the exit status, and the reason.
+    /// The job does not start: exit status and reason.
     Refused(u8, String),
-    /// The rank is connected with all others.
+    /// To rank 0: the sender is connected with all others.
     Ready,
-    /// All ranks are ready.
+    /// From rank 0: all ranks are ready.
     Start,
 }
 
 impl Answer {
-    /// Returns the message to other ranks about an error of this one.
+    /// Returns the message that reports this rank's error to others.
     pub(super) fn refusing(error: &StartError) -> Self {
         Answer::Refused(if matches!(error, StartError::Refused(_)) { 2 } else { 1 }, error.to_string())
     }
 
-    /// Returns the error that another rank reports with this message; `None` if it reports none.
+    /// Returns the error that another rank reports in this message, if any.
     pub(super) fn refusal(&self) -> Option<StartError> {
         match self {
             Answer::Refused(2, reason) => Some(StartError::Refused(reason.clone())),
@@ -161,12 +161,12 @@ fn seat(line: &str) -> Option<Seat> {
     Some(Seat { address, port: words.next()?.parse().ok()?, host: words.next()?.to_owned() })
 }
 
-/// Returns a host's name without what separates words, at most 255 bytes as in the system.
+/// Returns a host's name without white space, truncated to 255 characters as in the system.
 fn one_word(host: &str) -> String {
     host.chars().filter(|character| !character.is_whitespace()).take(255).collect()
 }
 
-/// Returns the part of a reason that fits an answer.
+/// Truncates a reason so that it fits an answer.
 fn shortened(reason: &str) -> String {
     reason.chars().take(HELLO_BYTES / 8).collect()
 }

@@ -13,17 +13,17 @@ use crate::tcp::handshake::{Handshake, Refusal, Role, Secret};
 use crate::tcp::hello::{Answer, Hello, SESSION_BYTES, Seat, answer_bytes};
 use crate::tcp::member::{Member, NOTICE, PAUSE};
 
-/// Longest attempt to connect.
+/// Timeout of one attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// Time between two attempts.
+/// Pause between attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Time by which a rank that has reached rank 0 waits longer than rank 0 for the others.
+/// Time by which a rank waits longer than rank 0 for the other ranks.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// Joins the job at rank 0; returns the connections to all other ranks, in rank order.
+/// Joins the job at rank 0, and returns the connections to all other ranks in rank order.
 ///
 /// # Errors
-/// Rank 0 does not answer in `timeout`, or refuses the job; another rank cannot be reached.
+/// Rank 0 does not answer within `timeout` or refuses the job, or another rank cannot be reached.
 pub(super) fn join(
     member: &Member,
     mut door: Door,
@@ -58,13 +58,13 @@ fn out_of_turn() -> StartError {
     StartError::Absent("rank 0 sent a message out of turn".to_owned())
 }
 
-/// Connects to rank 0, again and again until the deadline.
+/// Connects to rank 0, retrying until the deadline.
 fn find(member: &Member, reach: Reach, timeout: Duration) -> Result<Channel, StartError> {
     let deadline = Instant::now() + timeout;
     let Member { address, port, .. } = member;
     let zero = format!("rank 0 at {address}, port {port},");
     let mut why = String::new();
-    // If rank 0 is missing, it cannot say so.
+    // A missing rank 0 cannot report itself.
     let mut notice = Some(Instant::now() + NOTICE).filter(|notice| member.rank == 1 && *notice < deadline);
     loop {
         let addresses = match reach {
@@ -102,7 +102,7 @@ fn find(member: &Member, reach: Reach, timeout: Duration) -> Result<Channel, Sta
     }
 }
 
-/// Connects to an address, and proves that both ends know the secret.
+/// Connects to an address, and runs the handshake.
 fn knock(address: SocketAddr, secret: Option<&Secret>, deadline: Instant) -> Result<Channel, Refusal> {
     let mut handshake = dial(address, deadline)?;
     let until = deadline.min(Instant::now() + HANDSHAKE);
@@ -118,7 +118,7 @@ fn knock(address: SocketAddr, secret: Option<&Secret>, deadline: Instant) -> Res
 
 fn dial(address: SocketAddr, deadline: Instant) -> Result<Handshake, Refusal> {
     let left = deadline.saturating_duration_since(Instant::now());
-    // A duration of zero would be refused.
+    // A timeout of zero would be an error.
     let attempt = ATTEMPT.min(left).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&address, attempt).map_err(broken)?;
     Handshake::begin(stream, Role::Connects).map_err(broken)
@@ -128,7 +128,7 @@ fn broken(error: std::io::Error) -> Refusal {
     Refusal::Broken(Broken::Io(error))
 }
 
-/// Waits for rank 0's next answer.
+/// Waits for rank 0's next message.
 ///
 /// # Errors
 /// Rank 0 refuses the job, has ended, or is silent until the deadline.
@@ -144,7 +144,7 @@ fn answer(member: &Member, zero: &mut Channel, deadline: Instant) -> Result<Answ
     }
 }
 
-/// Returns rank 0's next answer, if it has arrived.
+/// Returns rank 0's next message, if it has arrived.
 fn answered(member: &Member, zero: &mut Channel) -> Result<Option<Answer>, StartError> {
     match zero.parcel(answer_bytes(member.world_size)) {
         Ok(None) => Ok(None),
@@ -158,7 +158,7 @@ fn answered(member: &Member, zero: &mut Channel) -> Result<Option<Answer>, Start
     }
 }
 
-/// The connections of this rank with all others but rank 0: each rank connects to those of lower number.
+/// The connections of this rank with all others but rank 0. Each rank connects to the ranks of lower number.
 struct Mesh {
     own: Hello,
     hosts: Vec<String>,
@@ -166,7 +166,7 @@ struct Mesh {
     calls: Vec<Call>,
 }
 
-/// A connection to a rank of lower number in the making.
+/// A pending connection to a rank of lower number.
 struct Call {
     rank: usize,
     address: SocketAddr,
@@ -219,12 +219,12 @@ impl Mesh {
         (1..self.channels.len()).find(|rank| *rank != self.own.rank && self.channels[*rank].is_none())
     }
 
-    /// Takes in ranks of higher number that have connected.
+    /// Accepts connections of ranks of higher number.
     fn accept(&mut self, door: &mut Door) {
         for arrival in door.arrivals() {
             let hello = &arrival.hello;
             let awaited = hello.rank > self.own.rank && hello.session == self.own.session;
-            // Another job's rank, or a second of this one's, which rank 0 has refused.
+            // A rank of another job, or a duplicate, which rank 0 has refused.
             if let Some(channel) = self.channels.get_mut(hello.rank).filter(|_| awaited)
                 && channel.is_none()
             {
@@ -233,7 +233,7 @@ impl Mesh {
         }
     }
 
-    /// Goes on with the connections to ranks of lower number.
+    /// Advances the connections to ranks of lower number.
     fn call(&mut self, secret: Option<&Secret>, deadline: Instant) {
         for mut call in std::mem::take(&mut self.calls) {
             match call.advance(secret, deadline) {
@@ -269,7 +269,7 @@ impl Mesh {
 }
 
 impl Call {
-    /// Goes on without waiting, except for an attempt to connect.
+    /// Advances the connection without blocking, except while connecting.
     ///
     /// # Errors
     /// The attempt failed.

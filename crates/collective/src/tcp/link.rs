@@ -1,4 +1,4 @@
-//! The link of a rank that TCP connects with the others.
+//! The message queues of a rank connected over TCP.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::link::{Absent, Closed, Link, Message};
 use crate::processes::{Shared, child};
 use crate::tcp::wires::Wires;
 
-/// Queues of one group's messages, over the connections that all groups share.
+/// Message queues of one group, over connections shared by all groups.
 pub(crate) struct TcpLink {
     world: Rc<Shared>,
     wires: Rc<Wires>,
@@ -56,7 +56,7 @@ impl Link for TcpLink {
     }
 
     fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed> {
-        // This is checked before the queue, so that the peer's last messages have arrived by then.
+        // Checked before the queue, so that the peer's last messages have arrived by then.
         let ended = self.world.has_ended(self.members[from]);
         match self.wires.take(self.members[from], self.context) {
             Some(message) => {

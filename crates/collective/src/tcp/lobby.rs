@@ -1,8 +1,8 @@
-//! A listener and its connections that have not proven the job's secret yet: one thread serves all of them
-//! side by side, and waits for none.
+//! A listener and its connections that have not yet proven the job's secret. One thread serves all of them
+//! concurrently without blocking on any.
 //!
-//! Strangers cannot keep a rank out. Connections are accepted as they come, and if there are too many, one is
-//! closed: of the address that has most, the oldest of those that have sent least. A rank greets at once.
+//! Strangers cannot keep a rank out. If there are too many connections, one is closed: from the address with
+//! the most connections, the oldest, preferring connections that have sent no greeting. Ranks greet at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -17,27 +17,27 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::tcp::channel::Channel;
 use crate::tcp::handshake::{Handshake, Role, Secret};
 
-/// The events of the listener, of the waker, and of the first caller.
+/// Event token of the listener; then of the waker, and of the first connection.
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const FIRST: usize = 2;
-/// Connections that are accepted before those that are open go on.
+/// Maximum number of connections accepted before open connections are served again.
 const AT_ONCE: usize = 256;
-/// Events that are taken from the system at once.
+/// Maximum number of events taken from the system at once.
 const EVENTS: usize = 256;
-/// Pause after a connection that the system refuses, for example because too many files are open.
+/// Pause after the system refuses to accept, for example because too many files are open.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The limits of a lobby.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// The most connections at a time.
+    /// Maximum number of connections at a time.
     pub(super) most: usize,
-    /// Time in which a connection must prove itself.
+    /// Time allowed for a connection to prove the secret.
     pub(super) patience: Duration,
 }
 
-/// A listener, and its connections that have not proven themselves yet.
+/// A listener, and its connections that have not yet proven the secret.
 #[derive(Debug)]
 pub(super) struct Lobby {
     listener: TcpListener,
@@ -48,13 +48,13 @@ pub(super) struct Lobby {
     /// Connections by token, the oldest first.
     callers: BTreeMap<usize, Caller>,
     next: usize,
-    /// Whether more connections may wait for the listener.
+    /// Whether more connections may be waiting at the listener.
     may_accept: bool,
-    /// The last connection that was refused, and why.
+    /// Description of the last refused connection.
     refused: Option<String>,
 }
 
-/// A connection that has not proven itself.
+/// A connection that has not yet proven the secret.
 #[derive(Debug)]
 struct Caller {
     from: IpAddr,
@@ -62,7 +62,7 @@ struct Caller {
     handshake: Handshake,
 }
 
-/// A connection whose other end knows the secret.
+/// A connection whose other end has proven the secret.
 #[derive(Debug)]
 pub(super) struct Proven {
     pub(super) channel: Channel,
@@ -70,7 +70,7 @@ pub(super) struct Proven {
 }
 
 impl Lobby {
-    /// Takes over a listener that does not block.
+    /// Takes over a non-blocking listener.
     pub(super) fn new(listener: TcpListener, secret: Option<Secret>, limits: Limits) -> io::Result<Self> {
         let poll = Poll::new()?;
         poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)?;
@@ -92,12 +92,12 @@ impl Lobby {
         self.listener.local_addr().map(|address| address.port())
     }
 
-    /// Returns what ends a wait of [`Lobby::proven`].
+    /// Returns a handle that ends a wait of [`Lobby::proven`].
     pub(super) fn waker(&self) -> io::Result<Arc<Waker>> {
         Waker::new(self.poll.registry(), WAKER).map(Arc::new)
     }
 
-    /// The last connection that was refused, in words.
+    /// Description of the last refused connection.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
@@ -106,12 +106,12 @@ impl Lobby {
         self.refused = Some(format!("a connection from {from} was refused: {why}"));
     }
 
-    /// Returns the connections that have proven themselves since the last call, after waiting for an event
-    /// for at most `wait`.
+    /// Waits at most `wait` for an event, and returns the connections that have proven the secret since the
+    /// last call.
     pub(super) fn proven(&mut self, wait: Duration) -> Vec<Proven> {
         let wait = if self.may_accept { Duration::ZERO } else { wait.min(self.until_next_limit()) };
         if self.poll.poll(&mut self.events, Some(wait)).is_err() {
-            // An interruption by a signal, or too little memory for the moment.
+            // A signal interrupted the wait, or memory is short for the moment.
             return Vec::new();
         }
         let ready: Vec<Token> = self.events.iter().map(mio::event::Event::token).collect();
@@ -124,13 +124,13 @@ impl Lobby {
         proven
     }
 
-    /// Time until the next connection has had its time.
+    /// Time until the next connection exceeds its time limit.
     fn until_next_limit(&self) -> Duration {
         let next = self.callers.values().next();
         next.map_or(Duration::MAX, |caller| caller.until.saturating_duration_since(Instant::now()))
     }
 
-    /// Lets a connection go on; returns it if it has proven itself.
+    /// Advances a connection; returns it once it has proven the secret.
     fn advance(&mut self, token: usize) -> Option<Proven> {
         let secret = self.secret.as_ref();
         let polled = self.callers.get_mut(&token)?.handshake.poll(secret);
@@ -148,15 +148,15 @@ impl Lobby {
         }
     }
 
-    /// Takes a connection out of the lobby.
+    /// Removes a connection from the lobby.
     fn leave(&mut self, token: usize) -> Option<Caller> {
         let caller = self.callers.remove(&token)?;
-        // The system forgets a descriptor that it cannot deregister when it is closed.
+        // A descriptor that cannot be deregistered is forgotten by the system when it is closed.
         let _ = self.poll.registry().deregister(&mut SourceFd(&caller.handshake.descriptor()));
         Some(caller)
     }
 
-    /// Closes the connections that have had their time, which end in the order of their beginnings.
+    /// Closes connections that exceeded their time limit. They are ordered by start time.
     fn dismiss_late(&mut self) {
         let now = Instant::now();
         while let Some((token, _)) = self.callers.first_key_value().filter(|(_, caller)| caller.until <= now)
@@ -171,7 +171,7 @@ impl Lobby {
         }
     }
 
-    /// Accepts connections; returns those that have proven themselves already.
+    /// Accepts connections; returns those that have already proven the secret.
     fn accept(&mut self) -> Vec<Proven> {
         let mut proven = Vec::new();
         for _ in 0..AT_ONCE {
@@ -212,7 +212,7 @@ impl Lobby {
         proven
     }
 
-    /// Returns the connection that is closed where there are too many.
+    /// Returns the connection to close when there are too many.
     fn most_dispensable(&self) -> Option<usize> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         self.callers.values().for_each(|caller| *counts.entry(caller.from).or_default() += 1);

@@ -1,9 +1,9 @@
-//! Ranks as processes that something other than MPI starts, connected over TCP.
+//! Ranks as processes connected over TCP, started by a launcher other than MPI's.
 //!
-//! A launcher such as `torchrun` gives each process its rank, their number, and an address and port at which
-//! rank 0 listens. [`start`] joins the job: each rank connects to rank 0, both prove that they know the job's
-//! [`Secret`], rank 0 compares the ranks and passes on where each listens, and all connect with each other.
-//! Without a secret, ranks listen on addresses of their own host only. Every wait has a deadline.
+//! A launcher such as `torchrun` gives each process its rank, the world size, and the address and port of
+//! rank 0. [`start`] joins the job. Each rank connects to rank 0, and both prove that they know the job's
+//! [`Secret`]. Rank 0 compares the ranks' settings and sends their addresses, and all ranks connect with each
+//! other. Without a secret, ranks listen on their own host only. Every wait has a deadline.
 
 mod address;
 mod channel;
@@ -42,14 +42,13 @@ pub use member::Member;
 pub use own_addresses::own_addresses;
 use wires::Wires;
 
-/// Open files besides the connections.
+/// Number of open files besides the connections.
 const OTHER_FILES: u64 = 256;
 
-/// Joins the job, and waits for all its ranks. `timeout` is the longest time that they take to start, and
-/// that a peer may be silent.
+/// Joins the job, and waits for all its ranks. `timeout` limits the start, and later the silence of a peer.
 ///
 /// # Errors
-/// Ranks that differ, prove no secret, are there twice or do not arrive; a port in use.
+/// Ranks differ in settings, do not know the secret, are duplicated or do not arrive, or a port is in use.
 pub fn start(member: &Member, timeout: Duration) -> Result<(World, Communicator), StartError> {
     fail_point::reach("TCP about to start");
     let Member { rank, world_size, .. } = *member;
@@ -76,7 +75,7 @@ pub fn start(member: &Member, timeout: Duration) -> Result<(World, Communicator)
     connect(member, streams, timeout)
 }
 
-/// Builds the communicator over the connections to all other ranks.
+/// Builds the communicator from the connections to all other ranks.
 fn connect(
     member: &Member,
     streams: Vec<Option<TcpStream>>,
@@ -106,7 +105,7 @@ fn connect(
 /// Raises the limit of open files (`ulimit -n`) to what the connections need.
 ///
 /// # Errors
-/// A limit that cannot be raised.
+/// The limit cannot be raised.
 fn allow_files(world_size: usize) -> Result<(), StartError> {
     let needed = world_size as u64 + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);

@@ -1,13 +1,13 @@
-//! The addresses of this host, by the tables of Linux.
+//! The addresses of this host, from the tables of Linux.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use system::input;
 
-/// Most bytes of a table.
+/// Maximum bytes of a table.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Returns the addresses of this host: those of IPv4 first, and those of its loopback last.
+/// Returns the addresses of this host: IPv4 first, loopback last.
 #[must_use]
 pub fn own_addresses() -> Vec<IpAddr> {
     let read = |table: &str| input::read_text(table.as_ref(), MOST_BYTES).unwrap_or_default();
@@ -19,7 +19,7 @@ pub fn own_addresses() -> Vec<IpAddr> {
     addresses
 }
 
-/// Returns the addresses that the kernel's table of routes calls local.
+/// Returns the local addresses in the kernel's routing table.
 fn of_routes(table: &str) -> Vec<Ipv4Addr> {
     let mut last: Option<Ipv4Addr> = None;
     let mut local = Vec::new();
@@ -33,8 +33,7 @@ fn of_routes(table: &str) -> Vec<Ipv4Addr> {
     local
 }
 
-/// Returns the addresses in the kernel's table of interfaces, without those of a single link, which need its
-/// name.
+/// Returns the addresses in the kernel's interface table, except link-local ones, which need a link's name.
 fn of_interfaces(table: &str) -> Vec<Ipv6Addr> {
     let digits = table.lines().filter_map(|line| line.split_whitespace().next());
     let addresses = digits.filter_map(|digits| u128::from_str_radix(digits, 16).ok()).map(Ipv6Addr::from);

@@ -1,4 +1,4 @@
-//! All connections of a rank, which it polls together.
+//! All connections of a rank, which are polled together.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,23 +13,23 @@ use crate::payload::PayloadPool;
 use crate::processes::{Notice, Post, Transport};
 use crate::tcp::connection::Connection;
 
-/// Bytes read at once, but for long payloads.
+/// Bytes read at once, except from long payloads.
 const SCRATCH_BYTES: usize = 64 << 10;
-/// Events taken at once.
+/// Maximum number of events taken at once.
 const EVENTS: usize = 256;
-/// Number of polls without progress before a wait yields its processor, and before it sleeps, if every rank
-/// of the host has its own.
+/// Number of polls without progress before a wait yields its processor ([`SPINS`]) and before it sleeps
+/// ([`YIELDS`]), if every rank of the host has its own processor.
 const SPINS: u32 = 200;
 const YIELDS: u32 = 2000;
 
-/// The connections of a rank, by number of the peer.
+/// The connections of a rank, by peer.
 pub(super) struct Wires {
     connections: RefCell<Vec<Option<Connection>>>,
     inbox: RefCell<Inbox>,
     pool: RefCell<PayloadPool>,
-    /// The first peer that sent what no rank sends.
+    /// Description of the first invalid message from a peer.
     fault: RefCell<Option<String>>,
-    /// Whether the ranks of this host share its processors, so that no wait polls without sleeping.
+    /// Whether ranks share this host's processors; waits then sleep instead of polling.
     is_crowded: Cell<bool>,
 }
 
@@ -64,12 +64,12 @@ impl Wires {
         })
     }
 
-    /// Sets whether the ranks of this host share its processors.
+    /// Sets whether ranks share this host's processors.
     pub(super) fn share_processors(&self, is_crowded: bool) {
         self.is_crowded.set(is_crowded);
     }
 
-    /// Starts to send a message of a group, or returns it if it cannot be sent yet.
+    /// Starts to send a message of a group; returns it if it cannot be sent yet.
     pub(super) fn try_send(&self, to: usize, context: u64, message: Message) -> Option<Message> {
         match self.connections.borrow_mut().get_mut(to) {
             Some(Some(connection)) => connection.try_send(context, message, &mut self.pool.borrow_mut()),
@@ -83,13 +83,13 @@ impl Wires {
         connections.get_mut(from)?.as_mut()?.take(context, &mut self.pool.borrow_mut())
     }
 
-    /// Returns whether all messages to a peer are in the hands of the system.
+    /// Returns whether all messages to a peer were handed to the system.
     pub(super) fn is_flushed(&self, to: usize) -> bool {
         let connections = self.connections.borrow();
         connections.get(to).and_then(Option::as_ref).is_none_or(Connection::is_flushed)
     }
 
-    /// Reads and writes what the connections allow, after waiting at most `patience` for one that does.
+    /// Waits at most `patience` for a ready connection, then reads and writes all that are ready.
     fn pump(&self, patience: Duration) {
         let mut inbox = self.inbox.borrow_mut();
         let Inbox { poll, events, scratch, notices } = &mut *inbox;

@@ -1,4 +1,4 @@
-//! The link of a rank that is a thread.
+//! The message queues of a rank that is a thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ impl Link for ThreadLink {
         match queue.try_recv() {
             Ok(message) => Ok(Some(message)),
             Err(TryRecvError::Disconnected) => Err(Closed),
-            // The peer's last message may have arrived between the check of the queue and its end.
+            // The peer's last message may have arrived between the check of the queue and the peer's end.
             Err(TryRecvError::Empty) if self.ended(from).is_raised() => {
                 queue.try_recv().map(Some).map_err(|_| Closed)
             }

@@ -1,4 +1,4 @@
-//! The queues between every two ranks of a group, and the collectives in which its ranks are.
+//! The message queues between the ranks of a group of threads, and their collectives in progress.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ struct Entry {
     begun: Vec<bool>,
 }
 
-/// A group that was split off, kept until all its ranks have it.
+/// A group that was split off, kept until all its ranks have fetched it.
 #[derive(Debug)]
 struct Group {
     mesh: Arc<Mesh>,
@@ -60,7 +60,7 @@ impl Mesh {
     /// Records that `rank` begins a collective.
     ///
     /// # Errors
-    /// The first rank began another call with the same number: that rank and its signature.
+    /// Another rank began a different call with the same number: the first such rank and its signature.
     pub(crate) fn begin(&self, rank: usize, signature: &Signature) -> Result<(), (usize, Signature)> {
         let mut ledger = self.ledger();
         let entry = ledger.entry(signature.call.sequence).or_insert_with(|| Entry {
@@ -78,12 +78,12 @@ impl Mesh {
         Ok(())
     }
 
-    /// Returns the first rank that has not begun a collective which others are in.
+    /// Returns the first rank that has not begun a collective that others are in.
     pub(crate) fn absent(&self, sequence: u64) -> Option<usize> {
         self.ledger().get(&sequence).and_then(|entry| entry.begun.iter().position(|begun| !begun))
     }
 
-    /// Returns the mesh of a group that all ranks split off; the first of its ranks creates it.
+    /// Returns the mesh of a group that is split off; its first rank to arrive creates it.
     pub(crate) fn split(&self, sequence: u64, group: usize, members: &[usize]) -> Arc<Mesh> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = groups.entry((sequence, group)).or_insert_with(|| {

@@ -1,7 +1,7 @@
 //! Ranks as threads of one process.
 //!
 //! [`run`] gives each rank a thread and bounded queues to all others. The first rank that fails or panics
-//! ends them all: waiting ranks wake up with an error that names that rank and its reason.
+//! ends all ranks: waiting ranks wake up with an error that contains its number and reason.
 
 pub(crate) mod link;
 mod mesh;
@@ -26,7 +26,7 @@ use world::World;
 /// Time limits of waits between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Longest time that an awaited peer may be silent.
+    /// Longest allowed silence of a peer.
     pub timeout: Duration,
     /// Time after a failure for other ranks to end before they are abandoned.
     pub grace: Duration,
@@ -46,7 +46,7 @@ pub struct RunError<E: Display> {
     pub rank: usize,
     /// The cause of the failure.
     pub cause: Cause<E>,
-    /// Ranks that had not ended after the grace time; their threads end with the process.
+    /// Ranks that had not ended after the grace time. Their threads end with the process.
     pub abandoned: Vec<usize>,
 }
 
@@ -76,9 +76,9 @@ type Outcome<T, E> = Result<T, Cause<E>>;
 /// Runs `body` as every rank of a world, each on a thread `rank-N`, and returns the results in rank order.
 ///
 /// # Errors
-/// The first failure: a rank that returned an error, panicked or called [`crate::ControlChannel::fail`]. The
-/// other ranks' pending and later calls then return [`crate::CollectiveError::PeerFailed`], so that they end
-/// as well.
+/// The first failure: a rank returned an error, panicked or called [`crate::ControlChannel::fail`]. The other
+/// ranks' pending and later calls then return [`crate::CollectiveError::PeerFailed`], so that they end as
+/// well.
 pub fn run<T, E, F>(world_size: usize, options: Options, body: F) -> Result<Vec<T>, RunError<E>>
 where
     F: Fn(Communicator) -> Result<T, E> + Send + Sync + 'static,
@@ -106,7 +106,7 @@ where
     conclude(&world, collect(&world, world_size, &receiver, options.grace))
 }
 
-/// The part of the world that a rank's thread receives.
+/// State of the world passed to a rank's thread.
 struct Seat {
     world: Arc<World>,
     meshes: [Arc<Mesh>; 2],
@@ -128,8 +128,8 @@ impl Seat {
         if let Err(cause) = &outcome {
             self.world.fail(self.rank, &cause.to_string());
         }
-        // The end is signalled after the failure, so that a failed rank is not taken for one that merely
-        // ended.
+        // The end is signalled after the failure, so that a failed rank is not mistaken for one that ended
+        // normally.
         self.world.ended(self.rank).raise();
         // The receiver is gone if this rank was abandoned.
         let _ = outcomes.send((self.rank, outcome));

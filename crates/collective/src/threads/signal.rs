@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 
-/// The flag is raised by dropping the only sender of a channel, which every receiver notices.
+/// A flag that threads can wait for. Dropping the only sender of a channel raises it, which every receiver
+/// notices.
 #[derive(Debug)]
 pub(crate) struct Signal {
     raised: AtomicBool,

@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::shared_gpu::offers::Offers;
 use crate::threads::signal::Signal;
 
-/// Time for which a rank's word that it is delayed holds, on a busy host too.
+/// Time for which a rank's report of a delay stays valid, generous enough for a busy host.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// The state of all ranks of a process.
@@ -21,9 +21,10 @@ pub(crate) struct World {
     failed: Signal,
     ended: Vec<Signal>,
     /// Time at which each rank last began a call on its device, in microseconds since `began`; 0 before the
-    /// first.
+    /// first call.
     signs: Vec<AtomicU64>,
-    /// Time at which each rank last reported that it is delayed, likewise.
+    /// Time at which each rank last reported a delay, in microseconds since `began`; 0 before the first
+    /// report.
     delays: Vec<AtomicU64>,
     began: Instant,
     /// Memory that ranks which share a GPU offer each other.
@@ -99,7 +100,7 @@ impl Liveness for ThreadLiveness {
         stamps.any(|at| now.saturating_sub(at) < FRESH.as_micros() as u64)
     }
 
-    /// Returns the rank whose last call began earliest: others began to wait for it later.
+    /// Returns the rank whose last call began earliest; the others began to wait for it later.
     fn silent(&self, among: &[usize]) -> Option<usize> {
         let sign = |rank: &usize| self.world.signs[*rank].load(Ordering::Relaxed);
         let earliest = among.iter().copied().filter(|rank| *rank != self.rank).min_by_key(sign)?;

@@ -10,16 +10,16 @@ use super::{Failed, Number, Outcome, STREAM, assert_sums, buffer, filled, value,
 /// The body of one rank of a group, with its checks.
 type GroupCheck = fn(&ProcessGroup, &Device) -> Outcome<()>;
 
-/// Element counts: none, fewer than ranks, odd, and more than one payload for every rank.
+/// Element counts: none, fewer than ranks, odd, and more than one payload per rank.
 pub(crate) const COUNTS: [usize; 6] = [0, 1, 3, 7, 1001, 400_003];
 
 pub(crate) fn inputs<T: Number>(rank: usize, count: usize) -> Vec<T> {
-    (0..count).map(|index| T::of(value(rank, index))).collect()
+    (0..count).map(|index| T::rounded(value(rank, index))).collect()
 }
 
-/// Returns an operand of sums.
+/// Returns element `index` of a rank's operand of a sum.
 fn operand<T: Number>(rank: usize, index: usize) -> T {
-    T::of(value(rank, index))
+    T::rounded(value(rank, index))
 }
 
 fn all_reduce<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<()> {
@@ -48,17 +48,17 @@ fn reduce_scatter<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<(
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let input = filled::<T>(device, &inputs(rank, count * world_size));
-        let of = |from: usize, index: usize| operand::<T>(from, rank * count + index);
+        let expected = |from: usize, index: usize| operand::<T>(from, rank * count + index);
         let output = buffer(device, bytes);
         let whole = input.region(0, input.bytes());
         group.run(
             Collective::ReduceScatter { input: whole, output: output.region(0, bytes), dtype: T::DTYPE },
             STREAM,
         )?;
-        assert_sums(device, world_size, &values::<T>(device, &output, 0, count)?, &of);
+        assert_sums(device, world_size, &values::<T>(device, &output, 0, count)?, &expected);
         let own = input.region(rank * bytes, bytes);
         group.run(Collective::ReduceScatter { input: whole, output: own, dtype: T::DTYPE }, STREAM)?;
-        assert_sums(device, world_size, &values::<T>(device, &input, rank * bytes, count)?, &of);
+        assert_sums(device, world_size, &values::<T>(device, &input, rank * bytes, count)?, &expected);
     }
     Ok(())
 }
@@ -129,14 +129,14 @@ pub(crate) fn sends_and_receives_pass_values_along(group: &ProcessGroup, device:
     Ok(())
 }
 
-/// Every rank sends two messages to every other before any receives: more than the queues hold.
+/// Every rank sends two messages to every other rank before any receives: more than the queues hold.
 fn exchange_of_all_with_all_does_not_deadlock(group: &ProcessGroup, device: &Device) -> Outcome<()> {
     let rank = group.rank();
     let world_size = group.world_size();
     for count in COUNTS {
         let bytes = count * 4;
-        let of = |from: usize, to: usize| inputs::<f32>(100 * from + to, 2 * count);
-        let outgoing: Vec<_> = (0..world_size).map(|to| filled(device, &of(rank, to))).collect();
+        let message = |from: usize, to: usize| inputs::<f32>(100 * from + to, 2 * count);
+        let outgoing: Vec<_> = (0..world_size).map(|to| filled(device, &message(rank, to))).collect();
         let incoming: Vec<_> = (0..world_size).map(|_| buffer(device, 2 * bytes)).collect();
         let halves = |buffers: &'static str| if buffers == "sent" { &outgoing } else { &incoming };
         let regions = |which| {
@@ -147,7 +147,11 @@ fn exchange_of_all_with_all_does_not_deadlock(group: &ProcessGroup, device: &Dev
         };
         group.run(Collective::Exchange { sends: regions("sent"), receives: regions("received") }, STREAM)?;
         for from in (0..world_size).filter(|from| *from != rank) {
-            assert_eq!(values::<f32>(device, &incoming[from], 0, 2 * count)?, of(from, rank), "from {from}");
+            assert_eq!(
+                values::<f32>(device, &incoming[from], 0, 2 * count)?,
+                message(from, rank),
+                "from {from}"
+            );
         }
     }
     Ok(())
@@ -183,7 +187,7 @@ pub(crate) fn exchange_matches_plain_sends_and_receives(
     Ok(())
 }
 
-/// Groups that are split off have their own members, rank numbers and sums.
+/// Groups split off have their own members, rank numbers and sums.
 fn groups_sum_among_themselves(group: &ProcessGroup, device: &Device) -> Outcome<()> {
     let rank = group.rank();
     let groups = by_parity(group.world_size());
@@ -199,13 +203,13 @@ fn groups_sum_among_themselves(group: &ProcessGroup, device: &Device) -> Outcome
     Ok(())
 }
 
-/// Groups the even ranks and the odd ones, the last rank first.
+/// Returns two groups: the even ranks and the odd ones, the last rank first.
 pub(crate) fn by_parity(world_size: usize) -> Vec<Vec<usize>> {
     let parity = |remainder| (0..world_size).rev().filter(|r| r % 2 == remainder).collect::<Vec<_>>();
     [0, 1].map(parity).into_iter().filter(|group| !group.is_empty()).collect()
 }
 
-/// Returns the members of a rank's group; the rank alone if it is in none.
+/// Returns the members of a rank's group, or the rank alone if it is in no group.
 pub(crate) fn members_of(groups: &[Vec<usize>], rank: usize) -> Vec<usize> {
     groups.iter().find(|group| group.contains(&rank)).cloned().unwrap_or_else(|| vec![rank])
 }

@@ -22,7 +22,7 @@ use half::{bf16, f16};
 pub(crate) const STREAM: StreamKind = StreamKind::Reduce;
 pub(crate) const SUMMABLE: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
-/// The failure of a test's rank.
+/// An error of a test's rank.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failed {
     #[error(transparent)]
@@ -38,8 +38,8 @@ pub(crate) type Outcome<T> = Result<T, Failed>;
 /// The body of one rank, with its checks.
 pub(crate) type Check = fn(&mut Communicator, &Device) -> Outcome<()>;
 
-/// Runs a body as every rank of every world that fits one process: solo, threads of 1 to 5 ranks, and threads
-/// that TCP connects.
+/// Runs a body as every rank of every world that fits one process: a single rank, threads of 1 to 5 ranks,
+/// and threads connected over TCP.
 pub(crate) fn everywhere(name: &str, body: Check) {
     body(&mut Communicator::solo(), &cpu(0)).unwrap_or_else(|error| panic!("{name}: {error}"));
     for world_size in 1..=5 {
@@ -72,7 +72,7 @@ pub(crate) fn filled<T: Element>(device: &Device, values: &[T]) -> Buffer {
     buffer
 }
 
-/// Returns `count` values from byte `offset` on, after all streams have finished their work.
+/// Returns `count` values starting at byte `offset`, after all streams have finished their work.
 pub(crate) fn values<T: Element>(
     device: &Device,
     buffer: &Buffer,
@@ -85,7 +85,7 @@ pub(crate) fn values<T: Element>(
     Ok(values)
 }
 
-/// Returns values that differ by rank and index, and whose sums are rounded.
+/// Returns a value that differs by rank and index, and whose sums are rounded.
 pub(crate) fn value(rank: usize, index: usize) -> f32 {
     let mixed =
         (rank as u32 + 1).wrapping_mul(2_654_435_761).wrapping_add((index as u32).wrapping_mul(40_503));
@@ -96,14 +96,14 @@ pub(crate) fn value(rank: usize, index: usize) -> f32 {
 pub(crate) trait Number: Element + PartialEq + std::fmt::Debug {
     /// The largest relative error of one rounding.
     const ROUNDING: f64;
-    fn of(value: f32) -> Self;
+    fn rounded(value: f32) -> Self;
     fn plus(self, other: Self) -> Self;
     fn wide(self) -> f64;
 }
 
 impl Number for f32 {
     const ROUNDING: f64 = 1.0 / (1 << 24) as f64;
-    fn of(value: f32) -> Self {
+    fn rounded(value: f32) -> Self {
         value
     }
     fn plus(self, other: Self) -> Self {
@@ -118,7 +118,7 @@ macro_rules! half_number {
     ($($type:ty, $bits:expr);*) => {$(
         impl Number for $type {
             const ROUNDING: f64 = 1.0 / (1 << $bits) as f64;
-            fn of(value: f32) -> Self {
+            fn rounded(value: f32) -> Self {
                 <$type>::from_f32(value)
             }
             fn plus(self, other: Self) -> Self {
@@ -133,17 +133,17 @@ macro_rules! half_number {
 }
 half_number!(bf16, 8; f16, 11);
 
-/// Returns the sum of ranks `first..first + count` by the definition of the documented order.
-pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize) -> T) -> T {
+/// Returns the sum of ranks `first..first + count` by definition of the documented order.
+pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, part: &impl Fn(usize) -> T) -> T {
     if count == 1 {
-        return of(first);
+        return part(first);
     }
     let left = count.next_power_of_two() / 2;
-    tree_sum(first, left, of).plus(tree_sum(first + left, count - left, of))
+    tree_sum(first, left, part).plus(tree_sum(first + left, count - left, part))
 }
 
 thread_local! {
-    /// Whether sums on GPUs are this crate's own.
+    /// Whether sums on GPUs have the documented order.
     static SUMS_EXACTLY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -157,29 +157,29 @@ pub(crate) fn sums_exactly() -> bool {
     SUMS_EXACTLY.get()
 }
 
-/// Asserts that these are the sums over ranks of `of(rank, index)`: bit for bit in the documented order, or,
-/// if a library sums more than two, within the error of any order.
+/// Asserts that values are the sums over ranks of `operand(rank, index)`: bit for bit in the documented
+/// order, or, if a library sums more than two ranks, within the error of any order.
 #[track_caller]
 pub(crate) fn assert_sums<T: Number>(
     device: &Device,
     world_size: usize,
     sums: &[T],
-    of: &impl Fn(usize, usize) -> T,
+    operand: &impl Fn(usize, usize) -> T,
 ) {
     for (index, sum) in sums.iter().enumerate() {
-        let expected = tree_sum(0, world_size, &|rank| of(rank, index));
+        let expected = tree_sum(0, world_size, &|rank| operand(rank, index));
         if device.backend() != Backend::Cuda || world_size <= 2 || sums_exactly() {
             assert_eq!(*sum, expected, "element {index} of {}", sums.len());
             continue;
         }
-        let sizes: f64 = (0..world_size).map(|rank| of(rank, index).wide().abs()).sum();
+        let sizes: f64 = (0..world_size).map(|rank| operand(rank, index).wide().abs()).sum();
         let bound = 2.0 * world_size as f64 * T::ROUNDING * sizes;
         let error = (sum.wide() - expected.wide()).abs();
         assert!(error <= bound, "element {index} of {}: {sum:?}, not {expected:?}", sums.len());
     }
 }
 
-/// Returns the error of a thread world's first failed rank.
+/// Returns the error of the first failed rank of a world of threads.
 pub(crate) fn first_error<T: std::fmt::Debug>(
     outcome: Result<Vec<T>, collective::threads::RunError<Failed>>,
 ) -> (usize, String) {

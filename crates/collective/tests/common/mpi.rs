@@ -1,21 +1,21 @@
-//! Jobs of this test program's own processes, started by `mpirun`.
+//! Starts jobs of this test program's own processes with `mpirun`.
 
 use std::io::ErrorKind;
 use std::process::{Command, Output};
 
 use system::skipped::{self, Need};
 
-/// Environment variable with the body that the processes of a job run.
+/// Environment variable that names the body to run in a job's processes.
 pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
 
-/// Runs the ignored test `test` of this program as every rank of a job. Without `mpirun` it returns `None`
-/// and says so on standard error. Ranks ignore the SIGTERM that `mpirun` sends when a rank has died; SIGKILL
+/// Runs the ignored test `test` of this program as every rank of a job. Without `mpirun`, returns `None` and
+/// reports that on standard error. Ranks ignore the SIGTERM that `mpirun` sends when a rank has died; SIGKILL
 /// follows a second later.
 pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Output> {
     let program = std::env::current_exe().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new("mpirun");
-    // Jobs that make one session directory at the same time fail.
+    // Jobs that create the same session directory at once fail.
     command.env("OMPI_MCA_orte_tmpdir_base", directory.path());
     command
         .args(["-n", &ranks.to_string()])

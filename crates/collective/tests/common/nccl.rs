@@ -15,10 +15,10 @@ const LARGEST: usize = 4;
 /// Timeout of ranks in tests without failures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Kinds of driver allocation, all of which NCCL must be able to use.
+/// Kinds of driver allocation, all of which NCCL must support.
 pub(crate) const SETTINGS: [&str; 2] = ["", "expandable_segments:True"];
 
-/// The GPUs of this host, for one test at a time: kernels that wait for each other need them exclusively.
+/// Exclusive use of this host's GPUs by one test: kernels that wait for each other need them exclusively.
 pub(crate) struct Gpus {
     pub(crate) largest_world: usize,
     _alone: MutexGuard<'static, ()>,
@@ -26,8 +26,7 @@ pub(crate) struct Gpus {
 
 static GPUS: Mutex<()> = Mutex::new(());
 
-/// Returns the GPUs for ranks with one each; `None`, with the reason on standard error, without two GPUs or
-/// NCCL.
+/// Returns the GPUs, one per rank; `None` without two GPUs or NCCL, with the reason on standard error.
 pub(crate) fn gpus() -> Option<Gpus> {
     let skipped = |why: String| {
         skipped::report(Need::Gpu, &why);

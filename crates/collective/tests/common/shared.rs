@@ -1,5 +1,5 @@
 //! Checks of sums and copies in shared memory, the same on every transport. Transports without peer access
-//! must say so and change nothing.
+//! must report that and change nothing.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use super::{Failed, Number, Outcome, STREAM, buffer, filled, sums_exactly, tree_
 
 /// Vectors in each rank's shard of a sum: few, and without common divisors.
 const VECTORS: [usize; 3] = [1, 37, 10_007];
-/// Bytes of a range that is longer than a page.
+/// Bytes of a range longer than a page.
 const LARGE: usize = 24 << 20;
 
-/// Returns whether ranks can access each other's memory. With `PLIMSOLL_NEED_PEERS` set, GPUs must.
+/// Shares regions, and returns whether ranks can access each other's memory. With `PLIMSOLL_NEED_PEERS` set,
+/// GPUs must.
 fn share(
     group: &ProcessGroup,
     device: &Device,
@@ -42,13 +43,14 @@ fn share(
     }
 }
 
-fn fill<T: Number>(device: &Device, buffer: &Buffer, of: impl Fn(usize) -> f32) -> Outcome<()> {
-    let values: Vec<T> = (0..buffer.bytes() / size_of::<T>()).map(|index| T::of(of(index))).collect();
+fn fill<T: Number>(device: &Device, buffer: &Buffer, value_at: impl Fn(usize) -> f32) -> Outcome<()> {
+    let values: Vec<T> =
+        (0..buffer.bytes() / size_of::<T>()).map(|index| T::rounded(value_at(index))).collect();
     device.copy_from_host(&values, buffer.region(0, buffer.bytes()))?;
     Ok(device.synchronize()?)
 }
 
-/// A part of a buffer of which each rank owns a shard, in elements.
+/// A range of a buffer, in elements, of which each rank owns a shard.
 #[derive(Clone, Copy)]
 struct ShardedRange {
     first: usize,
@@ -62,8 +64,8 @@ impl ShardedRange {
     }
 }
 
-/// Runs rounds of sums of parts of a shared buffer. Ranks are late in turns, and each round begins right
-/// after the last.
+/// Runs rounds of sums of ranges of a shared buffer. Ranks take turns in being late, and each round begins
+/// right after the last.
 fn sums<T: Number>(
     group: &ProcessGroup,
     device: &Device,
@@ -74,7 +76,7 @@ fn sums<T: Number>(
     let ranks = group.world_size();
     let shard = vectors * 16 / size_of::<T>();
     let around = 16 / size_of::<T>();
-    // Two parts are summed; the vectors before, between and after them are not.
+    // Two ranges are summed; the vectors before, between and after them are not.
     let part = ShardedRange { first: around, shard };
     let last = ShardedRange { first: around + shard * ranks + around, shard: 4 * around };
     let count = last.first + last.shard * ranks + around;
@@ -89,13 +91,13 @@ fn sums<T: Number>(
     let region =
         |part: ShardedRange| whole.region(part.first * size_of::<T>(), part.shard * ranks * size_of::<T>());
     for round in 0..6 {
-        let of = |rank: usize, index: usize| value(rank, index + 1000 * round);
+        let operand = |rank: usize, index: usize| value(rank, index + 1000 * round);
         let everywhere = round % 2 == 0;
-        fill::<T>(device, &whole, |index| of(rank, index))?;
+        fill::<T>(device, &whole, |index| operand(rank, index))?;
         if round % ranks == rank {
             std::thread::sleep(Duration::from_millis(3));
         }
-        // The first part alone, or both together; the second goes to every rank.
+        // The first range alone, or both together; the second sum goes to every rank.
         let together = round % 3 > 0;
         let sums = [sum(region(part), everywhere), sum(region(last), true)];
         let sums = sums[..1 + usize::from(together)].to_vec();
@@ -105,14 +107,14 @@ fn sums<T: Number>(
             let owner = part.owner(index, ranks).is_some_and(|owner| everywhere || owner == rank);
             let summed = owner || together && last.owner(index, ranks).is_some();
             let expected = match summed && direct {
-                true => tree_sum(0, ranks, &|rank| T::of(of(rank, index))),
-                false => T::of(of(rank, index)),
+                true => tree_sum(0, ranks, &|rank| T::rounded(operand(rank, index))),
+                false => T::rounded(operand(rank, index)),
             };
             assert_eq!(actual, expected, "round {round}, element {index} of {count}, {options:?}");
         }
     }
-    // Regions that are not shared, or do not divide, stay unchanged.
-    let other = filled::<T>(device, &vec![T::of(1.0); 16 * ranks]);
+    // Regions that are not shared, or do not divide evenly, stay unchanged.
+    let other = filled::<T>(device, &vec![T::rounded(1.0); 16 * ranks]);
     let odd = [other.region(0, other.bytes()), whole.region(16, 16 * ranks + size_of::<T>() * ranks)];
     for region in odd {
         let with_another = [sum(whole.region(16, 16 * ranks), true), sum(region, true)];
@@ -154,7 +156,7 @@ fn sums_of_several_parts<T: Number>(
         assert_eq!(group.try_run(sum, STREAM)?, direct);
         for (index, actual) in values::<T>(device, &parts[0], 0, count)?.into_iter().enumerate() {
             if direct && (everywhere || index / (count / ranks) == rank) {
-                let mut all: Vec<T> = (0..tree.parts()).map(|part| T::of(value(part, index))).collect();
+                let mut all: Vec<T> = (0..tree.parts()).map(|part| T::rounded(value(part, index))).collect();
                 for (left, right) in tree.tree().additions() {
                     all[left] = all[left].plus(all[right]);
                 }
@@ -195,7 +197,7 @@ pub(crate) fn sums_in_shared_memory(group: &ProcessGroup, device: &Device) -> Ou
     options()[..2].iter().try_for_each(|options| sums::<f32>(group, device, *options, LARGE / 16 / ranks))
 }
 
-/// Every rank sends every other its own part of two buffers, in place.
+/// Every rank sends its part of two buffers to every other rank, in place.
 pub(crate) fn parts_are_exchanged_in_shared_memory(group: &ProcessGroup, device: &Device) -> Outcome<()> {
     const COUNT: usize = 5000;
     let rank = group.rank();
@@ -208,9 +210,13 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(group: &ProcessGroup, device:
         PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },
     )?;
     for round in 0..4 {
-        let of = |owner: usize, index: usize| value(owner, index + 999 * round);
+        let operand = |owner: usize, index: usize| value(owner, index + 999 * round);
         for buffer in &buffers {
-            fill::<f32>(device, buffer, |index| if index / COUNT == rank { of(rank, index) } else { -1.0 })?;
+            fill::<f32>(
+                device,
+                buffer,
+                |index| if index / COUNT == rank { operand(rank, index) } else { -1.0 },
+            )?;
         }
         let others = || (0..ranks).filter(|other| *other != rank);
         let parts = |owner: usize| buffers.iter().map(move |b| b.region(4 * COUNT * owner, 4 * COUNT));
@@ -221,7 +227,11 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(group: &ProcessGroup, device:
         for buffer in &buffers {
             for (index, actual) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
                 let here = direct || index / COUNT == rank;
-                assert_eq!(actual, if here { of(index / COUNT, index) } else { -1.0 }, "element {index}");
+                assert_eq!(
+                    actual,
+                    if here { operand(index / COUNT, index) } else { -1.0 },
+                    "element {index}"
+                );
             }
         }
     }

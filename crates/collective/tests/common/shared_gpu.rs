@@ -10,10 +10,10 @@ use device::Device;
 use super::nccl::gpu;
 use super::{Failed, Outcome, sum_exactly};
 
-/// World sizes of the checks: with and without kernels of their own for sums.
+/// World sizes to check: with and without specialised kernels for sums.
 pub(crate) const WORLDS: [usize; 5] = [2, 3, 4, 5, 8];
 
-/// Returns whether there is a GPU; else says so on standard error.
+/// Returns whether there is a GPU; reports a missing one on standard error.
 pub(crate) fn there_is_one() -> bool {
     match device::cuda::availability() {
         Ok(_) => true,

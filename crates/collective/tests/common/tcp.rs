@@ -1,4 +1,4 @@
-//! Worlds that TCP connects: threads of this process, or processes of this test program.
+//! Worlds connected over TCP: threads of this process, or processes of this test program.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -30,7 +30,7 @@ pub(crate) fn member(rank: usize, world_size: usize, port: u16) -> Member {
     }
 }
 
-/// Starts every member on a thread, and returns what `body` returns on each.
+/// Starts every member on a thread, and returns the result of `body` on each.
 pub(crate) fn on_threads<T: Send>(
     members: Vec<Member>,
     timeout: Duration,
@@ -44,8 +44,8 @@ pub(crate) fn on_threads<T: Send>(
     })
 }
 
-/// Runs a body as every rank of a world of threads; a rank whose body fails announces it, and all others
-/// end.
+/// Runs a body as every rank of a world of threads. A rank whose body fails announces it, which ends all
+/// others.
 pub(crate) fn run_over_tcp<T: Send>(
     world_size: usize,
     timeout: Duration,
@@ -68,9 +68,9 @@ pub(crate) fn run_over_tcp<T: Send>(
     })
 }
 
-/// Runs the ignored test `test` of this program as every rank of a job, with the variables of a launcher.
-/// Like one, it kills the others some time after a rank has failed. Returns the output of all ranks, and the
-/// status of the first that failed.
+/// Runs the ignored test `test` of this program as every rank of a job, with a launcher's variables. Like a
+/// launcher, it kills the other ranks some time after one has failed. Returns the output of all ranks, and
+/// the status of the first that failed.
 pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Output {
     let port = free_port();
     let start = |rank: usize| {
@@ -99,7 +99,8 @@ pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
-    let all = |of: fn(&Output) -> &Vec<u8>| outputs.iter().flat_map(|output| of(output).clone()).collect();
+    let all =
+        |stream: fn(&Output) -> &Vec<u8>| outputs.iter().flat_map(|output| stream(output).clone()).collect();
     let status = failed.map_or(ExitStatus::from_raw(0), |(_, status)| status);
     Output { status, stdout: all(|output| &output.stdout), stderr: all(|output| &output.stderr) }
 }
@@ -111,7 +112,7 @@ pub(crate) fn join(timeout: Duration) -> (World, Communicator) {
     start(&member(number("RANK"), number("WORLD_SIZE"), port), timeout).unwrap()
 }
 
-/// Runs the body of a check on worlds of threads that TCP connects.
+/// Runs the body of a check on worlds of threads connected over TCP.
 pub(crate) fn everywhere(name: &str, body: super::Check) {
     let body = Arc::new(body);
     for world_size in 2..=4 {

@@ -133,7 +133,7 @@ impl Parallel {
     /// Returns the grid of ranks.
     #[must_use]
     pub fn grid(&self) -> GridShape {
-        GridShape::of(|axis| match axis {
+        GridShape::from_sizes(|axis| match axis {
             Axis::Data => self.data,
             Axis::Pipeline => self.pipeline,
             Axis::Context => self.context,

@@ -101,7 +101,7 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
 /// Returns the configuration for a single rank, without a memory limit and CUDA graphs.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut config = with_whole_sequences(config.clone());
-    config.parallel.set_grid(GridShape::of(|_| 1));
+    config.parallel.set_grid(GridShape::from_sizes(|_| 1));
     (config.memory.limit_bytes, config.memory.allocator) = (0, String::new());
     config.train.graphs = Graphs::Off;
     config

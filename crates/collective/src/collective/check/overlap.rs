@@ -6,7 +6,7 @@ use crate::collective::PeerRegion;
 
 /// Finds a receive that overlaps another region of the same exchange, and describes the overlap.
 ///
-/// Regions are visited in memory order: an exchange may have several for each of thousands of ranks.
+/// Sorts the regions by address first, because an exchange may have thousands of them.
 pub(super) fn find(sends: &[PeerRegion<'_>], receives: &[PeerRegion<'_>]) -> Option<String> {
     let all = sends.iter().map(|send| (false, send)).chain(receives.iter().map(|receive| (true, receive)));
     let mut all: Vec<_> = all.filter(|(_, (_, region))| region.bytes > 0).collect();

@@ -1,4 +1,4 @@
-//! The two ends of a transfer: the operand that is sent, and the destination of a receive.
+//! Source and destination of one transfer.
 
 use device::Region;
 
@@ -8,18 +8,18 @@ use crate::host::region::{on_meta, read, write};
 use crate::link::{Link, Message};
 use crate::payload::{PAYLOAD_BYTES, Payload, PayloadPool};
 
-/// The source of bytes.
+/// Source of the bytes to send.
 pub(super) enum Source<'a> {
     Region(Region<'a>),
     Bytes(&'a [u8]),
 }
 
-/// The destination of bytes.
+/// Destination of the received bytes.
 pub(super) enum Sink<'a> {
     Region(Region<'a>),
     /// A vector that grows to the sender's length.
     Bytes(&'a mut Vec<u8>),
-    /// One message of the region's length, kept in a separate payload.
+    /// A payload that takes one message of the region's length.
     Payload(Region<'a>, &'a mut Payload),
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Outgoing<'a> {
     pub(super) signature: Signature,
     pub(super) source: Source<'a>,
     pub(super) moved: usize,
-    /// The next message, if the queue was full.
+    /// The next message, kept back while the queue was full.
     pub(super) waiting: Option<Message>,
     pub(super) done: bool,
 }
@@ -49,7 +49,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Returns the next message, and the bytes of the operand it represents.
+    /// Returns the next message and its number of operand bytes.
     pub(super) fn next(&mut self, pool: &mut PayloadPool) -> device::Result<(Message, usize)> {
         let left = self.total() - self.moved;
         let len = left.min(PAYLOAD_BYTES);
@@ -75,7 +75,7 @@ impl Outgoing<'_> {
 }
 
 impl Incoming<'_> {
-    /// Handles a received message, and returns the bytes of the operand it represents.
+    /// Stores a received message and returns its number of operand bytes.
     pub(super) fn take<L: Link>(
         &mut self,
         link: &L,
@@ -121,7 +121,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// Returns the expected bytes of the next message, and the bytes of the operand it represents.
+    /// Returns the next message's expected payload bytes and operand bytes; on Meta the payload is empty.
     pub(super) fn due(&self, theirs: &Signature) -> (usize, usize) {
         let left = self.total(theirs).saturating_sub(self.moved);
         match &self.sink {

@@ -64,7 +64,7 @@ impl NcclBackend {
         window.exchange(&parts, stream).map_err(|error| caller.device_error(error))
     }
 
-    /// Ends peer access. If work on peers' memory does not end, the mappings stay until the process ends.
+    /// Ends peer access. If work in peers' memory does not finish, the mappings stay until the process ends.
     pub(super) fn close_window(&mut self) {
         if let Some(window) = self.window.take()
             && !self.shared.drain(&self.device)
@@ -77,7 +77,7 @@ impl NcclBackend {
         &self.device
     }
 
-    /// Returns a few bytes of scratch memory.
+    /// Returns 16 bytes of scratch memory.
     pub(in crate::nccl) fn spare(&self) -> Region<'_> {
         self.scratch.region(self.scratch.bytes() / 2, 16)
     }
@@ -91,8 +91,7 @@ impl NcclBackend {
         self.shared.alive(call).is_err()
     }
 
-    /// Gathers every rank's bytes, of any lengths, in rank order on every rank, for small messages between
-    /// hosts.
+    /// Gathers every rank's bytes in rank order on every rank; lengths may differ. For small host messages.
     pub(in crate::nccl) fn gather_bytes(&self, caller: Caller, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.gather_words(caller, &[mine.len() as u32])?;
         let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
@@ -110,12 +109,13 @@ impl NcclBackend {
         Ok(all)
     }
 
-    /// Most words per rank in one gather. Calls on other streams use the other half of the scratch buffer.
+    /// Maximum number of words per rank in one gather. Gathers use the second half of the scratch buffer,
+    /// calls on other streams the first.
     fn most_words(&self) -> usize {
         (self.scratch.bytes() / 2 / 4 / self.members.len()).max(1)
     }
 
-    /// Gathers the same number of words, at most [`NcclBackend::most_words`], from every rank.
+    /// Gathers an equal number of words from every rank, at most [`NcclBackend::most_words`].
     fn gather_words(&self, caller: Caller, mine: &[u32]) -> Result<Vec<u32>> {
         let ranks = self.members.len();
         let bytes = size_of_val(mine);
@@ -128,7 +128,7 @@ impl NcclBackend {
         Ok(all)
     }
 
-    /// Returns a sum's range in the shared regions; `None` if the values there cannot be summed.
+    /// Returns the operand's range in the shared regions; `None` if no kernel can sum it there.
     pub(super) fn summed_range(&self, sum: &SharedSum<Region<'_>>, tree: &RankTree) -> Option<SharedRange> {
         let window = self.window.as_ref()?;
         let range = window.engine().range(sum.region).filter(|range| window.divides(*range, tree));

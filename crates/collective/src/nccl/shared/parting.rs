@@ -1,4 +1,4 @@
-//! Leaving: a rank finishes or abandons its work, and ends its communicators.
+//! Leaving a group: finish or abandon the rank's work, then end its communicators.
 
 use device::Device;
 
@@ -16,8 +16,8 @@ impl Shared {
         }
     }
 
-    /// Waits briefly for this rank's work on other ranks' memory, abandons it after a failure or a timeout,
-    /// and returns whether it is done.
+    /// Waits briefly for this rank's work in other ranks' memory. Abandons it after a failure or a timeout.
+    /// Returns whether it is done.
     pub(in crate::nccl) fn drain(&self, device: &Device) -> bool {
         self.heed_failures();
         if self.end.borrow().is_none() {
@@ -33,7 +33,7 @@ impl Shared {
         device.synchronize().is_ok()
     }
 
-    /// Ends a communicator: together with the other ranks of its group if nothing failed, else at once. Waits
+    /// Ends a communicator: with the other ranks of its group if nothing failed, otherwise at once. Waits
     /// briefly.
     pub(in crate::nccl) fn leave(&self, comm_index: usize, device: &Device) {
         self.heed_failures();

@@ -1,4 +1,4 @@
-//! Calls that do not return, and what ends the wait for them.
+//! NCCL calls that do not return, and the events that end the wait for them.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,4 +1,4 @@
-//! Passing open files between the ranks of a host, over Unix sockets.
+//! Passes open files between the ranks of a host, over Unix sockets.
 //!
 //! Any process of the host can see a socket's name and connect to it. A rank therefore accepts files only
 //! from processes of its own user that know a secret sent over NCCL.
@@ -21,25 +21,25 @@ use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use system::numbers::hexadecimal;
 
-/// Bytes of the secret at the end of an address.
+/// Bytes of the secret at the end of a socket address.
 const SECRET: usize = 16;
-/// Bytes of a greeting: a rank's number and the secret of the rank that it connects to.
+/// Bytes of a greeting: the sender's rank and the receiver's secret.
 const GREETING: usize = 4 + SECRET;
-/// Most files in one message.
+/// Maximum number of files in one message.
 pub(super) const BATCH: usize = 64;
-/// Interval at which a rank checks for another's connection.
+/// Interval of polling for a connection.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Time allowed for one message.
+/// Timeout of one message.
 const MESSAGE: Duration = Duration::from_secs(10);
 
-/// Creates anonymous memory of `bytes` zeros.
+/// Creates anonymous shared memory of `bytes` zeros.
 pub(super) fn anonymous(name: &str, bytes: usize) -> Result<File> {
     let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     file.set_len(bytes as u64)?;
     Ok(file)
 }
 
-/// The socket on which one rank accepts connections from the others.
+/// The socket on which a rank accepts connections from the other ranks.
 pub(super) struct Post {
     listener: UnixListener,
     address: Vec<u8>,
@@ -58,7 +58,7 @@ impl Post {
         Ok(Post { listener, address })
     }
 
-    /// Address of the socket: its name and the secret that a connecting rank must know.
+    /// Socket name followed by the secret that a connecting rank must send.
     pub(super) fn address(&self) -> &[u8] {
         &self.address
     }
@@ -66,7 +66,7 @@ impl Post {
     /// Connects rank `rank` with all others, whose sockets must exist.
     ///
     /// # Errors
-    /// The system's; a rank that does not connect before the deadline; `failed` returned true.
+    /// A system call failed, a rank did not connect before the deadline, or `failed` returned true.
     pub(super) fn connect(
         self,
         rank: usize,
@@ -87,7 +87,7 @@ impl Post {
         let (_, secret) = split(&self.address)?;
         while from.iter().flatten().count() + 1 < addresses.len() {
             match self.listener.accept() {
-                // Other processes that connect are refused without ending the wait.
+                // Connections of other processes are refused, and the wait continues.
                 Ok((stream, _)) => {
                     let Ok((other, stream)) = greeted(stream, secret) else { continue };
                     if let Some(slot) = from.get_mut(other).filter(|slot| slot.is_none()) {
@@ -124,10 +124,10 @@ fn check_user(stream: &UnixStream) -> Result<()> {
     Err(Error::new(ErrorKind::PermissionDenied, "the socket of a rank belongs to another user"))
 }
 
-/// Returns the rank that has connected, and its stream.
+/// Checks the greeting of a new connection, and returns the sender's rank and stream.
 ///
 /// # Errors
-/// A process of another user, or one without the secret.
+/// The sender is a process of another user or does not know the secret.
 fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)> {
     check_user(&stream)?;
     stream.set_nonblocking(false)?;
@@ -135,7 +135,7 @@ fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)>
     let mut greeting = [0; GREETING];
     stream.read_exact(&mut greeting)?;
     let (other, printed) = greeting.split_at(GREETING - SECRET);
-    // All bytes are compared, so that the time does not depend on which differ.
+    // All bytes are compared, so that the time does not depend on which bytes differ.
     if printed.iter().zip(secret).fold(0, |all, (a, b)| all | (a ^ b)) != 0 {
         return Err(Error::new(ErrorKind::PermissionDenied, "a process does not know the secret of the job"));
     }
@@ -143,7 +143,7 @@ fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)>
     Ok((other, stream))
 }
 
-/// The address's debug text leaves out the secret.
+/// Formats the socket without its secret.
 impl std::fmt::Debug for Post {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Post").field("listener", &self.listener).finish_non_exhaustive()
@@ -158,7 +158,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Sends at most [`BATCH`] files to a rank; they stay open in this process.
+    /// Sends at most [`BATCH`] files to a rank. They stay open in this process.
     pub(super) fn send(&self, other: usize, files: &[BorrowedFd<'_>]) -> Result<()> {
         let line = line(&self.to, other)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
@@ -253,7 +253,7 @@ mod tests {
         let second = Post::open().unwrap();
         let addresses = [first.address().to_vec(), second.address().to_vec()];
         let name = SocketAddr::from_abstract_name(split(first.address()).unwrap().0).unwrap();
-        // A stranger connects as rank 1 with a wrong secret, and another one without a secret.
+        // One process connects as rank 1 with a wrong secret, another without a secret.
         let mut stranger = UnixStream::connect_addr(&name).unwrap();
         stranger.write_all(&[&1_u32.to_le_bytes()[..], &[7; SECRET]].concat()).unwrap();
         drop(UnixStream::connect_addr(&name).unwrap());

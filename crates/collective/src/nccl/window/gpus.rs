@@ -9,34 +9,34 @@ use tensor::ops::tree::{SumTree, TreeKernel};
 
 use crate::peer_access::{PeerEngine, PeerSum, SharedRange, SumKernels};
 
-/// Number by which a released word is ahead of all waits.
+/// Amount added to a signal word to end all waits on it.
 const RELEASED: u32 = 1 << 30;
 
-/// Words of host memory with which a group's ranks signal that they have reached a meeting.
+/// Words of host memory that signal a rank's arrival at a meeting of its group.
 #[derive(Debug)]
 pub(in crate::nccl) struct Signals {
     pub(super) rank: usize,
-    /// Pages of signals, by waiting rank.
+    /// Signal pages, by waiting rank.
     pub(super) pages: Vec<SignalPage>,
-    /// Number of the last enqueued meeting.
+    /// Number of the last meeting enqueued.
     pub(super) meetings: Cell<u32>,
 }
 
 impl Signals {
-    /// Ends this rank's waits for others. They may still write lower numbers, so this is repeated until its
-    /// work is done.
+    /// Ends this rank's waits for others. Repeated until its work is done, because other ranks may still
+    /// write lower numbers.
     pub(in crate::nccl) fn release(&self) {
         let others = (0..self.pages.len()).filter(|rank| *rank != self.rank);
         others.for_each(|rank| self.pages[self.rank].store(rank, self.meetings.get().wrapping_add(RELEASED)));
     }
 }
 
-/// The memory of a group's ranks, as one GPU accesses it.
+/// The shared memory of a group's ranks, as accessed by one GPU.
 #[derive(Debug)]
 pub(in crate::nccl) struct Gpus {
     pub(super) device: Device,
     pub(super) rank: usize,
-    /// Addresses of each rank's regions on that rank.
+    /// Addresses of each rank's regions in that rank's address space.
     pub(super) bases: Vec<Vec<u64>>,
     /// Bytes of each region.
     pub(super) lengths: Vec<u64>,
@@ -51,7 +51,7 @@ impl Gpus {
         &self.signals
     }
 
-    /// Returns a region's range in the shared regions.
+    /// Returns a region's range in the shared regions; `None` if it is not shared.
     pub(in crate::nccl) fn range(&self, region: Region<'_>) -> Option<SharedRange> {
         let address = region.buffer.address() + region.offset as u64;
         let bytes = region.bytes;
@@ -62,13 +62,13 @@ impl Gpus {
         Some(SharedRange { region: index, offset: (address - self.bases[self.rank][index]) as usize, bytes })
     }
 
-    /// Runs the operations once, so that the driver loads and connects nothing while ranks wait: kernels over
-    /// 0 bytes, and a copy of a few bytes of every rank to `scratch`.
+    /// Runs every operation once, so that the driver loads and connects nothing while ranks wait: kernels
+    /// over 0 bytes, and a copy of a few bytes of every rank to `scratch`.
     pub(super) fn rehearse(&mut self, scratch: Region<'_>) -> device::Result<()> {
         let Some(bytes) = self.lengths.first().map(|bytes| scratch.bytes.min(*bytes as usize)) else {
             return Ok(());
         };
-        // The kernel of one order, and the one of any.
+        // The kernel for one fixed order, and the kernel for any order.
         let own = SharedRange { region: 0, offset: 0, bytes: 0 };
         let ranks: Vec<usize> = (0..self.memory.len()).collect();
         for (dtype, ranks) in [DType::F32, DType::Bf16].into_iter().flat_map(|d| [(d, &*ranks), (d, &[0; 3])])
@@ -85,7 +85,7 @@ impl Gpus {
         self.device.synchronize()
     }
 
-    /// Returns whether there is a kernel that sums values of a type in an order.
+    /// Returns whether a kernel sums this dtype in this order.
     pub(in crate::nccl) fn adds(&self, dtype: DType, tree: &SumTree) -> bool {
         (self.sums.kernel)(dtype, tree).is_some()
     }
@@ -93,7 +93,7 @@ impl Gpus {
     /// Returns the kernel of a sum.
     ///
     /// # Errors
-    /// A type or an order for which [`Gpus::adds`] is false.
+    /// No kernel exists ([`Gpus::adds`] is false).
     fn kernel(&self, sum: &PeerSum<'_>) -> device::Result<TreeKernel> {
         let unsupported = DeviceError::Unsupported { call: "sum over ranks", dtype: sum.dtype };
         (self.sums.kernel)(sum.dtype, sum.tree).ok_or(unsupported)
@@ -131,7 +131,7 @@ impl PeerEngine for Gpus {
         for (rank, range) in &sum.parts {
             launch = launch.peer(self.at(*rank, *range)?);
         }
-        // The sum replaces the first part of every rank.
+        // The sum replaces the first part on every rank.
         let is_first = |(_, (_, range)): &(usize, &(usize, SharedRange))| *range == sum.own;
         let first = sum.parts.iter().enumerate().filter(|part| everywhere && is_first(part));
         let targets = first.fold(0_u64, |targets, (part, _)| targets | 1 << part);
@@ -151,7 +151,7 @@ impl PeerEngine for Gpus {
         let ranks = self.memory.len();
         let bytes = sum.own.bytes;
         let copy_of = |part: usize| scratch.part(part * bytes, bytes);
-        // Each rank starts with the next one, so that not all read from the same one.
+        // Each rank starts with its successor, so that not all ranks read from the same one.
         for other in (1..ranks).map(|distance| (self.rank + distance) % ranks) {
             for (part, (rank, range)) in sum.parts.iter().enumerate().filter(|(_, (rank, _))| *rank == other)
             {

@@ -1,4 +1,4 @@
-//! Messages between ranks that set up peer access, and their encoding.
+//! Messages with which ranks set up peer access, and their encoding.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
@@ -9,13 +9,13 @@ use device::cuda::Extent;
 /// A rank's host, process, GPU and shared regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Introduction {
-    /// A number shared only by ranks on the same running host.
+    /// Identifier of the running host, equal on all of its processes.
     pub(super) host: Vec<u8>,
-    /// A number shared only by ranks of the same process.
+    /// Identifier of the process.
     pub(super) process: u64,
     /// UUID of the GPU.
     pub(super) gpu: [u8; 16],
-    /// Address of the socket on which the rank accepts files.
+    /// Socket address on which the rank accepts files.
     pub(super) address: Vec<u8>,
     /// Address and bytes of each region.
     pub(super) regions: Vec<(u64, u64)>,
@@ -23,7 +23,7 @@ pub(super) struct Introduction {
     pub(super) trouble: String,
 }
 
-/// Returns a random number that is unique for all practical purposes.
+/// Returns a random 64-bit number.
 pub(super) fn unique() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -31,8 +31,8 @@ pub(super) fn unique() -> u64 {
 impl Introduction {
     pub(super) fn new(gpu: [u8; 16], address: &[u8], regions: &[Region<'_>]) -> Self {
         static PROCESS: LazyLock<u64> = LazyLock::new(unique);
-        // The boot identifier changes with every start of a system; without it, no rank counts as being on
-        // the same host.
+        // The boot identifier changes with every start of a system; without it, ranks count as being on
+        // different hosts.
         let host = std::fs::read("/proc/sys/kernel/random/boot_id");
         let host = host.unwrap_or_else(|_| PROCESS.to_le_bytes().to_vec());
         let region =
@@ -80,17 +80,17 @@ impl Introduction {
     }
 }
 
-/// An extent, and the handle with which others map it.
+/// An extent and the handle from which other ranks map it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offered {
     pub(super) extent: Extent,
-    /// Number of a page in its process.
+    /// Number of a page within its process.
     pub(super) number: u64,
-    /// Name of an allocation for other processes.
+    /// Inter-process handle of an allocation.
     pub(super) name: Option<[u8; 64]>,
 }
 
-/// The extents that a rank offers, or the reason why it offers none.
+/// The extents that a rank offers, or the reason for offering none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) offered: Vec<Offered>,
@@ -98,7 +98,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Creates an offer without extents; an empty reason means no refusal.
+    /// Creates an offer without extents. An empty reason means no refusal.
     pub(super) fn refusal(trouble: String) -> Self {
         Offer { offered: Vec::new(), trouble }
     }

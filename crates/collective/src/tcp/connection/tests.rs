@@ -1,4 +1,4 @@
-//! Frames of two ranks, and bytes that no rank sends.
+//! Frames between two ranks, and invalid bytes.
 
 use std::net::TcpListener;
 
@@ -28,7 +28,7 @@ fn frame(kind: u32, length: u32, header: &Header) -> Vec<u8> {
     bytemuck::bytes_of(&head).to_vec()
 }
 
-/// Reads until `done`, or until the connection refuses or has closed.
+/// Reads until `done`, or until the connection refuses or closes.
 fn read(connection: &mut Connection, done: impl Fn(&Connection) -> bool) -> Result<(), String> {
     let mut scratch = [0; 1000];
     let mut pool = PayloadPool::default();
@@ -39,7 +39,7 @@ fn read(connection: &mut Connection, done: impl Fn(&Connection) -> bool) -> Resu
     Ok(())
 }
 
-/// Messages of two groups arrive whole and in order; a group that is not polled delays only itself.
+/// Messages of two groups arrive whole and in order. A group that is not polled delays only itself.
 #[test]
 fn groups_have_windows_of_their_own() {
     let (mut sender, stream, _poll) = connected();
