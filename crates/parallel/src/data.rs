@@ -1,4 +1,4 @@
-//! Data parallelism: every rank has the whole stage and runs its own share of the micro-batches.
+//! Data parallelism: every rank has a whole stage and runs its own share of the micro-batches.
 
 mod assignment;
 mod buckets;

@@ -8,33 +8,32 @@ use tensor::TensorError;
 
 use crate::pipeline::Action;
 
-/// Result of a call of this crate.
+/// Result of a function of this crate.
 pub type Result<T> = std::result::Result<T, ParallelError>;
 
-/// A call of this crate that was refused or failed.
+/// An error of data or pipeline parallelism.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum ParallelError {
-    /// Numbers of ranks, lanes or micro-batches that do not fit together.
+    /// Numbers of ranks, lanes or micro-batches do not fit together.
     #[error("{0}")]
     Grid(String),
-    /// A use of a parameter for which backward produced no gradient.
+    /// Backward produced no gradient for a use of a parameter.
     #[error("backward gave no gradient for {parameter}: the loss does not depend on it")]
     MissingGradient { parameter: String },
-    /// A stage whose output does not depend on its input.
+    /// A stage's output does not depend on its input.
     #[error("backward gave no gradient for the input of stage {stage}: the loss does not depend on it")]
     MissingInputGradient {
         /// The stage, from 0.
         stage: usize,
     },
-    /// A schedule with an action whose input does not exist; [`validate`](crate::pipeline::validate) refuses
-    /// it.
+    /// An action's input does not exist; [`validate`](crate::pipeline::validate) rejects such schedules.
     #[error("the schedule has {action} before its input exists")]
     Unsound { action: Action },
-    /// Passes of a plan that did not repeat within the allocations that it may make.
+    /// No repetition of passes was found within the allowed number of allocations of a plan.
     #[error("its passes had not repeated after {most} allocations")]
     PlanWork {
-        /// Most allocations of a rank.
+        /// Maximum number of allocations of a rank.
         most: u64,
     },
     /// A stage failed.

@@ -1,10 +1,10 @@
-//! Data parallelism with a reduction whose bits do not depend on the grid, and pipelines.
+//! Data parallelism with a reduction whose bits do not depend on the grid, and pipeline parallelism.
 //!
 //! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are
-//! added.** Lane l of `lanes` owns a contiguous range of micro-batches; within a lane gradients add up in
-//! micro-batch order, and lanes are added in a binary tree. A rank owns a contiguous range of lanes, which is
-//! a few subtrees: they are summed within the rank, and the rest of the tree between ranks. This is the same
-//! sum, in the same order, for every number of ranks up to that of lanes.
+//! added.** Lane l of `lanes` owns a contiguous range of micro-batches. Within a lane, gradients are added in
+//! micro-batch order; lanes are added in a binary tree. A rank owns a contiguous range of lanes, which forms
+//! a few subtrees. These are summed within the rank, and the remaining tree between ranks. The sum is
+//! therefore the same, in the same order, on any number of ranks up to the number of lanes.
 //!
 //! ```
 //! use parallel::data::{Assignment, Lanes};
@@ -14,8 +14,8 @@
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!
-//! [`pipeline`] represents pipeline schedules as data that is generated, validated, simulated and drawn, and
-//! executes them.
+//! [`pipeline`] represents pipeline schedules as data: it generates, validates, simulates, draws and executes
+//! them.
 //!
 //! The crate does not know which model it runs. [`example`] is a whole program that trains on two ranks.
 

@@ -1,4 +1,4 @@
-//! Shards: the parts of tensors that ranks own.
+//! Shards: the parts of tensors owned by ranks.
 
 use std::ops::Range;
 
@@ -7,27 +7,27 @@ use tensor::Tensor;
 
 use crate::error::Result;
 
-/// A contiguous part of a tensor that one rank owns.
+/// A contiguous part of a tensor owned by one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// The axis along which other ranks own the other elements; `None` if every rank owns the whole tensor.
+    /// The axis over which the tensor is sharded; `None` if every rank owns the whole tensor.
     pub axis: Option<Axis>,
     /// Range of the owned elements.
     pub range: Range<usize>,
 }
 
 impl Shard {
-    /// Returns the shard that is a whole tensor of `elements` elements, on every rank.
+    /// Creates the shard of a whole tensor of `elements` elements, owned by every rank.
     pub fn whole(elements: usize) -> Self {
         Shard { axis: None, range: 0..elements }
     }
 
-    /// Returns the shard of the elements `range`; the other elements belong to other ranks along `axis`.
+    /// Creates the shard of the elements `range`; other ranks along `axis` own the other elements.
     pub fn along(axis: Axis, range: Range<usize>) -> Self {
         Shard { axis: Some(axis), range }
     }
 
-    /// Returns whether the rank owns none of the tensor.
+    /// Returns whether the rank owns no element.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
@@ -35,7 +35,7 @@ impl Shard {
     /// Returns the owned part of `whole`: a view, or the tensor itself if the rank owns all of it.
     ///
     /// # Errors
-    /// A tensor that is shorter than the range's end.
+    /// The tensor is shorter than the range's end.
     pub fn of(&self, whole: &Tensor) -> Result<Tensor> {
         if self.range.len() == whole.elements() {
             return Ok(whole.clone());

@@ -1,5 +1,5 @@
-//! Weights of which each rank holds a part: gathered before their use, they give the bits of whole ones, and
-//! between walks a rank holds its parts and the buffers.
+//! Sharded weights: gathered before their use, they give the bits of whole weights. Between passes a rank
+//! holds only its shards and the buffers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::norm::CHUNK;
 
-/// Columns of each layer's input; the last is also that of the output.
+/// Input width of each layer; the last is also the output width.
 const WIDTHS: [usize; 4] = [72, 72, 120, 72];
 const ROWS: usize = 4;
-/// Numbers of units that are gathered ahead.
+/// Numbers of units gathered ahead.
 const PREFETCHES: [usize; 4] = [0, 1, 2, 64];
 
 type Layers = Rc<[(Weight, Option<Weight>)]>;
 
-/// Creates a table without bias, two layers with biases, and a last layer that uses the table again: three
-/// units. `freeze` are globs of frozen parameters.
+/// Creates three units: a table without bias, two layers with biases, and a last layer that uses the table
+/// again. `freeze` are globs of frozen parameters.
 fn model(parameters: Parameters, freeze: &[&str]) -> (Parameters, Layers) {
     let freeze: Vec<_> = freeze.iter().map(|glob| (*glob).to_owned()).collect();
     let mut parameters = parameters.tuned(Arc::new(Tuning::new(&freeze).unwrap()));
@@ -46,7 +46,7 @@ fn whole(device: &Device, freeze: &[&str]) -> (Parameters, Layers) {
     model(Parameters::new(device, 7, DType::F32), freeze)
 }
 
-/// The same model, of whose weights a rank holds parts.
+/// The same model with sharded weights.
 struct Sharded {
     device: Device,
     parameters: Parameters,
@@ -97,7 +97,7 @@ impl Segment for Part {
     }
 }
 
-/// Runs forward, with segments of `segment` layers that backward recomputes, or none if it is 0.
+/// Runs forward, with segments of `segment` layers that backward recomputes; none if it is 0.
 fn forward(tape: &Tape, layers: &Layers, segment: usize) -> autograd::Result<Var> {
     let values: Vec<f32> = (0..ROWS * WIDTHS[0]).map(|i| (i as f32 * 0.37).sin()).collect();
     let x = tape.constant(Tensor::from_host(tape.device(), &values, [ROWS, WIDTHS[0]], Category::Input)?);
@@ -113,7 +113,7 @@ fn forward(tape: &Tape, layers: &Layers, segment: usize) -> autograd::Result<Var
     Ok(vars.remove(0))
 }
 
-/// Returns the output of forward, and the gradients of backward.
+/// Returns the output of forward, followed by the gradients of backward.
 fn step(device: &Device, layers: &Layers, segment: usize) -> Vec<Vec<f32>> {
     let tape = Tape::new(device, Mode::Train).with_pass(Pass::default());
     let output = forward(&tape, layers, segment).unwrap();
@@ -150,7 +150,7 @@ fn gathered_weights_give_the_bits_of_whole_ones() {
     for ranks in 1..=4 {
         let steps = |communicator: &Communicator, prefetch: usize| {
             let sharded = Sharded::on(communicator, prefetch, &[]);
-            // Without a precedent, after one, and in other orders.
+            // First without earlier work to learn the order from, then with, and in other orders.
             [0, 0, 1, 1, 2, 3, 0].map(|segment| sharded.step(communicator, segment))
         };
         for (prefetch, steps) in on_ranks(ranks, steps) {
@@ -210,7 +210,7 @@ fn between_walks_a_rank_holds_its_parts_and_the_buffers() {
     }
 }
 
-/// Units that are used after each other are gathered once for both uses.
+/// Units with two uses in a row are gathered once for both.
 #[test]
 fn gathering_ahead_adds_no_call() {
     let calls = |communicator: &Communicator, prefetch: usize| {
@@ -228,7 +228,7 @@ fn gathering_ahead_adds_no_call() {
         (walks, count() - before)
     };
     for (prefetch, (walks, repeated)) in on_ranks(2, calls) {
-        // The first walk of an order has no precedent, so nothing is gathered ahead.
+        // The first work of a kind has no known order, so nothing is gathered ahead.
         let [plain, recomputed] = [walks[0], walks[3]];
         assert_eq!(walks, [plain, plain, plain, recomputed, recomputed, recomputed], "prefetch {prefetch}");
         match prefetch {
@@ -273,7 +273,7 @@ fn halve(tensor: &Tensor) {
     tensor.set(&values.collect::<Vec<_>>()).unwrap();
 }
 
-/// A validation between steps has an order of its own.
+/// A validation between steps uses units in another order.
 #[test]
 fn walks_of_both_kinds_have_the_bits() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();

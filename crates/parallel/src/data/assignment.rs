@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-/// The replica that runs each of a fixed number of micro-batches, for any number of replicas.
+/// Assignment of a fixed number of micro-batches to model replicas.
 ///
-/// Micro-batches are numbered from 0. They form lanes of equally many neighbours; a lane is never divided.
-/// Replicas form groups of neighbours, of which each runs a contiguous run of lanes; within a group, replicas
-/// run lanes in turn. Groups run equally many lanes or differ by one, the first ones having more, and
-/// likewise the replicas of a group. A replica runs its micro-batches in the order of their numbers.
+/// Micro-batches are numbered from 0 and grouped into lanes of equally many neighbours; a lane runs on one
+/// replica. Replicas form groups of neighbours. Each group runs contiguous lanes, dealt to its replicas in
+/// turn. Groups run equally many lanes, or the first ones run one more; so do the replicas of a group. A
+/// replica runs its micro-batches in increasing order.
 ///
 /// ```
 /// use parallel::data::Assignment;
@@ -24,27 +24,27 @@ pub struct Assignment {
     lanes: usize,
     micro_batches_per_lane: usize,
     replicas: usize,
-    /// Replicas of a group, which divides them.
+    /// Number of replicas per group; divides `replicas`.
     group: usize,
-    /// Whether all replicas of a group run as many micro-batches as the first.
+    /// Whether all replicas of a group run as many micro-batches as its first replica.
     is_padded: bool,
 }
 
 impl Assignment {
-    /// Creates contiguous runs of `lanes` lanes, each of one micro-batch, on `replicas` replicas.
+    /// Assigns contiguous runs of `lanes` lanes, of one micro-batch each, to `replicas` replicas.
     #[must_use]
     pub fn contiguous(lanes: usize, replicas: usize) -> Self {
         Self::in_groups(lanes, replicas, 1)
     }
 
-    /// Deals `lanes` lanes, each of one micro-batch, to `replicas` replicas in turn.
+    /// Deals `lanes` lanes, of one micro-batch each, to `replicas` replicas in turn.
     #[must_use]
     pub fn in_turn(lanes: usize, replicas: usize) -> Self {
         Self::in_groups(lanes, replicas, replicas)
     }
 
-    /// Gives groups of `group` replicas, which divides `replicas`, contiguous runs of `lanes` lanes, each of
-    /// one micro-batch, which are dealt to the replicas of the group in turn.
+    /// Assigns contiguous runs of `lanes` lanes, of one micro-batch each, to groups of `group` replicas;
+    /// within a group, lanes are dealt in turn. `group` must divide `replicas`.
     #[must_use]
     pub fn in_groups(lanes: usize, replicas: usize, group: usize) -> Self {
         let (micro_batches_per_lane, is_padded) = (1, false);
@@ -57,15 +57,15 @@ impl Assignment {
         }
     }
 
-    /// Returns the same assignment, in which a replica with fewer lanes than the first of its group runs a
-    /// lane of another replica too, whose results nobody uses: all of them then make the same collective
-    /// calls.
+    /// Pads the assignment, so that all replicas of a group make the same collective calls. A replica with
+    /// fewer lanes than the first of its group also runs a lane of another replica, whose results are
+    /// discarded.
     #[must_use]
     pub fn padded(self) -> Self {
         Assignment { is_padded: true, ..self }
     }
 
-    /// Returns the assignment of equally many lanes with this many micro-batches each.
+    /// Sets the number of micro-batches per lane.
     #[must_use]
     pub fn with_lanes_of(self, micro_batches: usize) -> Self {
         Assignment { micro_batches_per_lane: micro_batches.max(1), ..self }
@@ -77,25 +77,25 @@ impl Assignment {
         self.replicas
     }
 
-    /// Number of lanes of all replicas.
+    /// Number of lanes over all replicas.
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes
     }
 
-    /// Number of micro-batches in one lane.
+    /// Number of micro-batches per lane.
     #[must_use]
     pub fn micro_batches_per_lane(&self) -> usize {
         self.micro_batches_per_lane
     }
 
-    /// Number of micro-batches of all replicas.
+    /// Number of micro-batches over all replicas.
     #[must_use]
     pub fn total(&self) -> usize {
         self.lanes * self.micro_batches_per_lane
     }
 
-    /// Number of replicas of a group.
+    /// Number of replicas per group.
     #[must_use]
     pub fn group(&self) -> usize {
         self.group
@@ -107,7 +107,7 @@ impl Assignment {
         self.replicas / self.group
     }
 
-    /// Returns the run of lanes of a group.
+    /// Returns the lanes of a group.
     #[must_use]
     pub fn lanes_of_group(&self, group: usize) -> Range<usize> {
         let each = self.lanes / self.groups();
@@ -116,7 +116,7 @@ impl Assignment {
         first(group)..first(group + 1)
     }
 
-    /// Returns the number of lanes of a replica, without those of others.
+    /// Returns the number of a replica's own lanes, without padding.
     #[must_use]
     pub fn lanes_of(&self, replica: usize) -> usize {
         let lanes = self.lanes_of_group(replica / self.group).len();
@@ -130,8 +130,8 @@ impl Assignment {
         self.lanes.is_multiple_of(self.replicas)
     }
 
-    /// The share of the time in which a replica, on average, waits for those with more lanes, from 0 to 1, if
-    /// each lane takes as long.
+    /// Mean fraction of time, from 0 to 1, that a replica waits for replicas with more lanes, if every lane
+    /// takes equally long.
     #[must_use]
     pub fn idle(&self) -> f64 {
         if self.is_even() {
@@ -140,21 +140,22 @@ impl Assignment {
         1.0 - self.lanes as f64 / (self.replicas * self.lanes_of(0)) as f64
     }
 
-    /// Returns the number of micro-batches of a replica. Replica 0 has the most, and the last the fewest.
+    /// Returns the number of micro-batches that a replica runs. Replica 0 has the most, the last replica the
+    /// fewest.
     #[must_use]
     pub fn count(&self, replica: usize) -> usize {
         let first = replica - replica % self.group;
         self.lanes_of(if self.is_padded { first } else { replica }) * self.micro_batches_per_lane
     }
 
-    /// Returns the number of a replica's micro-batch `index`, which is below the replica's count.
+    /// Returns the number of a replica's `index`-th micro-batch; `index` must be below [`Assignment::count`].
     #[must_use]
     pub fn number(&self, replica: usize, index: usize) -> usize {
         let lane = index / self.micro_batches_per_lane;
         let offset = index % self.micro_batches_per_lane;
         let lanes = self.lanes_of_group(replica / self.group);
         let lane = replica % self.group + self.group * lane;
-        // A lane beyond the last stands for one at the beginning, which another replica owns.
+        // A padded lane repeats one of the group's first lanes, which another replica owns.
         let lane = lanes.start + if self.is_padded { lane % lanes.len().max(1) } else { lane };
         lane * self.micro_batches_per_lane + offset
     }
@@ -165,7 +166,7 @@ impl Assignment {
         (0..self.count(replica)).map(move |index| assignment.number(replica, index))
     }
 
-    /// The runs of neighbouring micro-batches of a replica's own lanes, in order.
+    /// Ranges of consecutive micro-batches in a replica's own lanes, in order.
     pub fn runs(&self, replica: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let each = self.micro_batches_per_lane;
         let first = self.first_lane(replica);
@@ -178,7 +179,7 @@ impl Assignment {
         })
     }
 
-    /// Returns the replica that runs micro-batch `number`, and the index among that replica's micro-batches.
+    /// Returns the replica that owns micro-batch `number`, and its index among the replica's micro-batches.
     #[must_use]
     pub fn owner(&self, number: usize) -> (usize, usize) {
         let lane = number / self.micro_batches_per_lane;
@@ -193,7 +194,7 @@ impl Assignment {
         self.lanes_of_group(replica / self.group).start + replica % self.group
     }
 
-    /// The group whose run contains a lane.
+    /// Returns the group that runs a lane.
     fn group_of(&self, lane: usize) -> usize {
         let each = self.lanes / self.groups();
         let longer = self.lanes % self.groups();

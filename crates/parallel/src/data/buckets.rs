@@ -5,7 +5,7 @@ use device::DType;
 use nn::Parameters;
 use tensor::ops::norm::CHUNK;
 
-/// The position of a gradient in the buckets.
+/// Position of a gradient in the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSlot {
     /// Index of the bucket.
@@ -21,31 +21,31 @@ pub struct Gradient {
     pub elements: usize,
     /// Whether the parameter has other uses, in this stage or another.
     pub shared: bool,
-    /// The parameter's unit.
+    /// Index of the parameter's unit.
     pub unit: usize,
     /// Whether only FP8 codes of the parameter are gathered.
     pub in_fp8: bool,
 }
 
-/// The end of a bucket.
+/// Rule for closing a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketEnd {
-    /// A bucket is closed before it would exceed this many bytes.
+    /// Closes a bucket before it would exceed this many bytes.
     Bytes(usize),
-    /// A bucket ends with a unit of weights, of which those in FP8 have one of their own.
+    /// Closes a bucket at the end of each unit; FP8 parameters of a unit get a separate bucket.
     Unit,
 }
 
 /// The buckets of one gradient set, filled in the order in which backward completes gradients.
 ///
-/// Every gradient, and every rank's part of a bucket, begins at a multiple of the norm's chunk, so that the
-/// parts have the same chunks as the whole gradient. Each gradient of a parameter with several uses has a
-/// bucket of its own. These buckets are equally long, so a rank owns the same part of each, and the uses are
-/// added without another exchange. This costs one or two buckets that close early; such a parameter is mostly
-/// a large table anyway.
+/// Every gradient, and every rank's shard of a bucket, begins at a multiple of the norm's chunk, so that
+/// shards have the same chunks as the whole gradient. If a parameter has several uses, each use's gradient
+/// has a bucket of its own. These buckets are equally long: a rank owns the same range of each, and the uses
+/// are added without another exchange. This closes one or two buckets early, which costs little because such
+/// a parameter is usually a large table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketLayout {
-    /// Elements of each bucket, a multiple of ranks × [`CHUNK`].
+    /// Number of elements of each bucket, a multiple of ranks × [`CHUNK`].
     pub elements: Vec<usize>,
     /// Number of gradients in each bucket.
     pub members: Vec<usize>,
@@ -73,13 +73,13 @@ impl BucketLayout {
         BucketLayout { slots, ..layout }
     }
 
-    /// Lays out `gradients` of type `dtype`, the last one first. A gradient that is longer than a
-    /// bucket, and a shared one, has a bucket of its own.
+    /// Lays out `gradients` of type `dtype`, the last one first. A gradient longer than a bucket, or of a
+    /// shared parameter, gets a bucket of its own.
     pub fn new(gradients: &[Gradient], dtype: DType, end: BucketEnd, ranks: usize) -> Self {
         let mut slots = vec![BucketSlot { bucket: 0, offset: 0 }; gradients.len()];
         let mut filled = Vec::new();
         let mut members = Vec::new();
-        // The bucket to which the next gradient is added, of those in FP8 another.
+        // The open bucket of ordinary parameters, and of FP8 parameters.
         let mut open = [None; 2];
         let mut last_unit = 0;
         for (index, Gradient { elements, shared, unit, in_fp8 }) in gradients.iter().enumerate().rev() {
@@ -107,12 +107,13 @@ impl BucketLayout {
         BucketLayout { elements, members, slots }
     }
 
-    /// The position of a use's gradient; `None` if there is no such use.
+    /// Returns the position of a use's gradient; `None` for an unknown use.
     pub fn slot(&self, use_id: UseId) -> Option<BucketSlot> {
         self.slots.get(use_id.0 as usize).copied()
     }
 
-    /// The position of the gradient of each parameter's first use; `None` for a parameter without uses.
+    /// Returns the position of the gradient of each parameter's first use; `None` for a parameter without
+    /// uses.
     pub fn first_uses(&self, parameters: &Parameters) -> Vec<Option<BucketSlot>> {
         let mut first = vec![None; parameters.list().len()];
         for (used, slot) in parameters.uses().iter().zip(&self.slots) {
@@ -167,7 +168,7 @@ mod tests {
                 prop_assert!(start % CHUNK == 0 && *end <= layout.elements[*bucket]);
             }
             prop_assert!(spans.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1));
-            // In backward order, later uses are never in later buckets, but for those in FP8 within a unit.
+            // In backward order, later uses are never in later buckets, except FP8 parameters within a unit.
             let ordered = layout.slots.windows(2).all(|pair| pair[0].bucket >= pair[1].bucket);
             prop_assert!(by_unit || ordered);
             for (slot, gradient) in layout.slots.iter().zip(&gradients) {

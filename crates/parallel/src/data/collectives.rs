@@ -1,4 +1,4 @@
-//! The collectives of data parallelism, listed so that exactly their connections are made before the first
+//! Lists the collectives of data parallelism, so that exactly their connections are made before the first
 //! step.
 
 use collective::Collective;
@@ -7,16 +7,16 @@ use device::DType;
 use super::options::Reduction;
 use super::zero::{shards_gradients, shards_optimizer};
 
-/// The settings that decide which collectives data-parallel ranks use.
+/// Settings that determine the collectives of data-parallel ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct DataCollectives {
     /// How gradients are added over ranks.
     pub reduction: Reduction,
-    /// ZeRO stage: from 1 on, optimizer state is sharded over ranks.
+    /// ZeRO stage; from 1 on, optimizer state is sharded over ranks.
     pub zero_stage: u32,
-    /// Type of the gradients.
+    /// Dtype of the gradients.
     pub dtype: DType,
-    /// Whether ranks have access to each other's memory for sums and updated weights.
+    /// Whether ranks access each other's memory for sums and updated weights.
     pub peer_access: bool,
     /// Whether the model has running statistics, which are gathered.
     pub statistics: bool,
@@ -33,14 +33,14 @@ impl DataCollectives {
         }
         let DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even } = self;
         let sharded = shards_optimizer(zero_stage);
-        // In shards, gradients are exchanged; the losses, and weights that are sharded too, are gathered.
+        // With sharded gradients, gradients are exchanged; losses and sharded weights are gathered.
         let in_shards = shards_gradients(zero_stage);
         // Losses are gathered or summed even if gradients are not.
         let mut uses = match (reduction, sharded) {
             (Reduction::Tree, _) if peer_access => Vec::new(),
             (Reduction::Tree, _) => vec![Collective::all_gather()],
-            // Large sums use the same ring as a gather, but small ones may use another algorithm, so those
-            // are warmed up.
+            // Large sums use the same ring as a gather, but small ones may use another algorithm, so both are
+            // warmed up.
             (Reduction::Library, false) => {
                 vec![
                     Collective::all_reduce(dtype),

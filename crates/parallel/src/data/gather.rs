@@ -1,13 +1,13 @@
-//! Exchanges between ranks with sharded optimizer state: chunk sums of the norm, and updated weights; of the
-//! statistics that running averages are made from; and of arrays that ranks have read in parts.
+//! Exchanges of values that are sharded over ranks: chunk sums of the gradient norm, updated weights,
+//! statistics for running averages, and arrays read in parts.
 //!
-//! All run on the reduce stream, after the compute work before them. Compute waits for the sums at once, and
-//! for weights group by group when it needs them: most travel while the next forward pass computes with those
-//! that have arrived ([`Tensor::arrives`]).
+//! All exchanges run on the reduce stream, after the compute work enqueued before them. Compute waits for
+//! sums at once, but for weights group by group: most weights travel while the next forward pass computes
+//! with those that have arrived ([`Tensor::arrives`]).
 //!
-//! No rank writes a weight that others still use. A rank sends its parts once its own update is enqueued on
-//! the compute stream, behind the step's passes, and receives in the same call, behind its own passes. The
-//! next update follows the next sums of gradients, which come after all of this on the same stream.
+//! No rank overwrites a weight that another rank still uses. A rank sends its shards once its own update is
+//! enqueued on the compute stream, after the step's passes. It receives in the same call, after its own
+//! passes. The next update follows the next gradient sums, which come later on the same stream.
 
 use std::ops::{Range, RangeBounds};
 
@@ -22,11 +22,11 @@ use super::stream_order::between_compute;
 use crate::error::{ParallelError, Result};
 use crate::shard::Shard;
 
-/// Gives every rank of `group`, the world's, the complete `sums`, of which each element is nonzero on at most
-/// one rank.
+/// Completes `sums` on every rank of `group`, the world's group. At most one rank may hold a nonzero value of
+/// each element.
 ///
-/// 0 + x is x in any order of addition, so the sum is a gather whose parts may lie anywhere and have any
-/// length.
+/// Adding zeros is exact in any order, so an all-reduce serves as a gather of parts at any offsets and of any
+/// lengths.
 pub fn gather_sums(group: &ProcessGroup, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || {
         Ok(group
@@ -34,11 +34,11 @@ pub fn gather_sums(group: &ProcessGroup, sums: &Tensor) -> Result<()> {
     })
 }
 
-/// Gives every rank of `group`, the group of [`Axis::Data`], all rows of `rows [n, ..]`, one for each of the
-/// n micro-batches of `assignment`. Each rank has its own.
+/// Gathers `rows [n, ..]` on every rank of `group`, the group of [`Axis::Data`]: one row for each of the n
+/// micro-batches of `assignment`. Each rank provides the rows of its own micro-batches.
 ///
 /// # Errors
-/// A failed collective; another number of rows.
+/// A collective failed, or the number of rows is wrong.
 pub fn gather_rows(group: &ProcessGroup, rows: &Tensor, assignment: &Assignment) -> Result<()> {
     if group.world_size() == 1 {
         return Ok(());
@@ -60,14 +60,14 @@ pub fn gather_rows(group: &ProcessGroup, rows: &Tensor, assignment: &Assignment)
     gather_parts(group, &(0..ranks).map(parts).collect::<Result<Vec<_>>>()?)
 }
 
-/// Gives every rank all rows of `counts [ranks, width]`, one for each of the ranks along [`Axis::Data`] and
-/// [`Axis::Context`], by [`RankGrid::coordinate_over`](collective::RankGrid::coordinate_over) them. Each rank
-/// has its own.
+/// Gathers `counts [ranks, width]` on every rank: one row for each rank along [`Axis::Data`] and
+/// [`Axis::Context`], indexed by [`RankGrid::coordinate_over`](collective::RankGrid::coordinate_over) these
+/// axes. Each rank provides its own row.
 pub fn gather_counts(groups: &GridGroups, counts: &Tensor) -> Result<()> {
     let (grid, [ranks, width]) = (groups.grid(), [counts.shape().rows(), counts.shape().columns()]);
     let own = grid.coordinate_over(&[Axis::Data, Axis::Context]);
     let along_data = groups.along(Axis::Data)?;
-    // 1 if the group is that of both axes.
+    // 1 if the group spans both axes.
     let block = ranks / along_data.world_size();
     let rows = |first: usize, rows: usize| counts.view(first * width, [rows, width]);
     if block > 1 {
@@ -93,16 +93,16 @@ pub fn gather_counts(groups: &GridGroups, counts: &Tensor) -> Result<()> {
     })
 }
 
-/// Gives every rank of `group` the values of all `parts`, of which there is a list for each rank: those that
-/// the rank has. All ranks name the same parts of their own tensors.
+/// Gathers tensors on every rank of `group`. `parts` lists, for each rank, the tensors whose values it
+/// provides; all ranks pass corresponding tensors of their own.
 pub fn gather_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
     let (sends, receives) = regions(parts, group.rank());
     between_compute(device, || Ok(group.run(Collective::Exchange { sends, receives }, StreamKind::Reduce)?))
 }
 
-/// [`gather_parts`] over connections that sums use too: each part is broadcast by the rank that has it. Ranks
-/// without connections to peers make no new one.
+/// Does the same as [`gather_parts`] by broadcasts, over connections that sums use anyway, so that ranks
+/// connect to no new peers.
 pub fn broadcast_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
     between_compute(device, || {
@@ -115,7 +115,7 @@ pub fn broadcast_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()
     })
 }
 
-/// Returns what `rank` sends and receives, so that every rank gets the parts of all.
+/// Returns the sends and receives of `rank` by which every rank gets all parts.
 fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<PeerRegion<'_>>) {
     let own = parts.get(rank).map_or(&[][..], Vec::as_slice);
     let mut sends = Vec::new();
@@ -127,9 +127,9 @@ fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<Peer
     (sends, receives)
 }
 
-/// Starts to give every rank of `group`, the group of [`Axis::Data`], the parts that other ranks own of some
-/// of [`GradientReduction::weight_groups`], after the compute work so far. Later uses of a weight wait for
-/// the arrival of its group. Does nothing if every rank owns everything.
+/// Starts gathering updated weights over `group`, the group of [`Axis::Data`], after the compute work
+/// enqueued so far. `weight_groups` selects from [`GradientReduction::weight_groups`]. Later uses of a weight
+/// wait for its group's arrival. Does nothing if optimizer state is not sharded.
 pub fn gather_weights(
     group: &ProcessGroup,
     reduction: &GradientReduction,

@@ -4,13 +4,13 @@ use nn::Parameters;
 
 use super::buckets::BucketLayout;
 
-/// Minimum number of groups. With more groups forward starts sooner, but each costs a call.
+/// Minimum number of groups. More groups let forward start sooner, but each costs a call.
 const GROUPS: usize = 16;
 
 /// Returns the parameter numbers of each group, in the order in which forward uses them.
 ///
-/// A group is one or several buckets. Every rank owns an equal part of each bucket, so that all ranks send
-/// the same amount. A single bucket may exceed the bytes of a group.
+/// A group is one bucket or several. Every rank owns an equal shard of each bucket, so all ranks send the
+/// same amount. A single bucket may exceed a group's target bytes.
 pub(super) fn weight_groups(parameters: &Parameters, layout: &BucketLayout) -> Vec<Vec<usize>> {
     let mut buckets = vec![Vec::new(); layout.elements.len()];
     for (parameter, slot) in layout.first_uses(parameters).into_iter().enumerate() {
@@ -53,7 +53,7 @@ mod tests {
     fn groups_are_buckets_in_the_order_of_forward() {
         let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
         let chunk = tensor::ops::norm::CHUNK;
-        // A table that is used twice, then layers with two parameters each.
+        // A table with two uses, then layers with two parameters each.
         let mut parameters = Parameters::new(&device, 1, DType::F32);
         parameters.create("table", [64 * chunk], Init::Constant(0.0)).unwrap();
         for layer in 0..20 {

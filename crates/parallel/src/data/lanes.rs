@@ -10,18 +10,17 @@ use crate::error::{ParallelError, Result};
 
 /// The lanes of one data-parallel rank.
 ///
-/// Lanes are the leaves of the tree of [`subtrees`], in whose order a step's gradients are added. A rank owns
-/// a contiguous run of them and completes subtrees of the run from left to right: sums that wait for their
-/// right sibling are kept in gradient sets, of which the topmost is the current lane's. After the last lane,
-/// the sets hold the run's parts, the fewest subtrees that cover it: one for powers of two, and at most
-/// 2 · log2 of the run's lanes. The owner of each shard adds the parts of all ranks ([`RankTree`]).
+/// Lanes are the leaves of the tree of [`subtrees`], which fixes the order of adding a step's gradients. A
+/// rank owns contiguous lanes and completes their subtrees from left to right. Sums that wait for their right
+/// sibling are kept in gradient sets; the topmost set is the current lane's. After the last lane, the sets
+/// hold the rank's parts: the fewest subtrees that cover its lanes. There is one part for powers of two, and
+/// at most 2 · log2(lanes). The owner of each shard adds the parts of all ranks ([`RankTree`]).
 ///
-/// The cost, for a rank with n lanes and p parts, of P parts of R ranks:
+/// For a rank with n lanes and p of the P parts of R ranks, the costs are:
 ///
-/// * 1 + log2(n) gradient sets, rounded down, for a run that is a subtree or begins at lane 0, the fewest for
-///   leaves that come one after another; at most twice as many for any other run. If a lane is one
-///   micro-batch, those that complete a subtree need no set.
-/// * A workspace of P / R of the largest bucket.
+/// * 1 + log2(n) gradient sets, rounded down, if its lanes form a subtree or begin at lane 0; at most twice
+///   as many otherwise. If a lane is one micro-batch, lanes that complete a subtree need no set.
+/// * A workspace of P / R times the largest bucket.
 /// * p · (R - 1) / R gradient sets sent, and (P - p) / R received.
 ///
 /// With p = 1 these are the costs of any tree over ranks.
@@ -29,29 +28,29 @@ use crate::error::{ParallelError, Result};
 pub struct Lanes {
     assignment: Assignment,
     rank: usize,
-    /// Lanes of the tree.
+    /// Number of lanes of the tree.
     all: usize,
-    /// The rank's first lane.
+    /// Number of the rank's first lane.
     first: usize,
     sets: usize,
 }
 
 impl Lanes {
-    /// Returns the lanes of a data-parallel rank in an assignment of contiguous runs.
+    /// Returns the lanes of a data-parallel rank, for an assignment of contiguous runs.
     ///
     /// # Errors
-    /// More ranks than lanes; a rank that does not exist.
+    /// There are more ranks than lanes, or the rank does not exist.
     pub fn new(assignment: Assignment, rank: usize) -> Result<Self> {
         Lanes { assignment, rank, all: assignment.lanes(), first: assignment.first_lane(rank), sets: 0 }
             .counted()
     }
 
-    /// Returns the same lanes in a tree of their own, whose sum a library adds to those of other ranks.
+    /// Returns the same lanes as a tree of their own, whose sum a library adds to those of other ranks.
     pub fn apart(self) -> Result<Self> {
         Lanes { all: self.local(), first: 0, ..self }.counted()
     }
 
-    /// Counts the sets.
+    /// Computes the number of sets.
     fn counted(self) -> Result<Self> {
         let ranks = self.assignment.replicas();
         let lanes = self.assignment.lanes();
@@ -75,23 +74,23 @@ impl Lanes {
         self.assignment.micro_batches_per_lane()
     }
 
-    /// Number of micro-batches that this rank runs in a step.
+    /// Number of micro-batches that this rank runs per step.
     pub fn micro_batches(&self) -> usize {
         self.assignment.count(self.rank)
     }
 
-    /// Number of gradient sets. A lane of one micro-batch that completes a subtree may do without: each of
-    /// its buckets goes up the tree as soon as it is full, in a transient buffer.
+    /// Number of gradient sets. A lane of one micro-batch that completes a subtree needs none: each full
+    /// bucket is added to the tree at once, from a transient buffer.
     pub fn sets(&self) -> usize {
         self.sets
     }
 
-    /// Number of sets that hold the run's parts after the last lane, the first ones.
+    /// Number of sets that hold the rank's parts after the last lane; they are the first ones.
     pub fn parts(&self) -> usize {
         self.set_of(self.local())
     }
 
-    /// Returns the parts of all ranks, and the order in which they are added.
+    /// Returns each rank's number of parts, and the order in which they are added.
     pub fn rank_tree(&self) -> Result<RankTree> {
         let ranks = self.assignment.replicas();
         if self.all != self.assignment.lanes() {
@@ -105,29 +104,29 @@ impl Lanes {
         tree.ok_or_else(|| ParallelError::Grid("the runs of lanes do not follow each other".to_owned()))
     }
 
-    /// Returns whether this rank's lane `lane` has transient buckets instead of a set.
+    /// Returns whether this rank's lane `lane` uses transient buckets instead of a set.
     pub fn is_transient(&self, lane: usize) -> bool {
         self.set_of(lane) >= self.sets
     }
 
-    /// The set in which this rank's lane `lane` adds up: the number of subtrees to its left that wait for
-    /// their sibling. At least [`Lanes::sets`] for a lane without one.
+    /// Returns the index of the set that accumulates this rank's lane `lane`: the number of subtrees to its
+    /// left that wait for their sibling. At least [`Lanes::sets`] if the lane has no set.
     pub fn set_of(&self, lane: usize) -> usize {
         subtrees(self.all, self.run(0..lane)).count()
     }
 
-    /// Number of subtrees that this rank's lane `lane` completes, which is how often the topmost set is added
-    /// to the one below.
+    /// Number of subtrees that this rank's lane `lane` completes; the topmost set is added to the one below
+    /// that many times.
     pub fn folds_after(&self, lane: usize) -> usize {
         usize::from(joins(self.all, self.first, self.run(lane..lane + 1)))
     }
 
-    /// Returns whether a lane's only gradients may be added to the set below as they come.
+    /// Returns whether a lane's gradients may be added to the set below as they are produced.
     fn passes_on(&self, lane: usize) -> bool {
         self.micro_batches_per_lane() == 1 && self.folds_after(lane) > 0
     }
 
-    /// The numbers, among all lanes, of some of this rank's.
+    /// Converts this rank's lane numbers to numbers among all lanes.
     fn run(&self, lanes: Range<usize>) -> Range<usize> {
         self.first + lanes.start..self.first + lanes.end
     }
@@ -137,9 +136,9 @@ impl Lanes {
 mod tests {
     use super::{Assignment, Lanes};
 
-    /// Applies the folds to names instead of gradients. Returns the parts of a rank.
+    /// Applies the additions to names instead of gradients, and returns the rank's parts.
     fn parts(lanes: &Lanes) -> Vec<String> {
-        // The last one stands for transient buckets.
+        // The last set stands for transient buckets.
         let mut sets = vec![String::new(); lanes.sets() + 1];
         for lane in 0..lanes.local() {
             let mut top = lanes.set_of(lane);
@@ -177,7 +176,7 @@ mod tests {
         }
     }
 
-    /// The sets and parts of each rank, with one micro-batch in a lane and with several.
+    /// Checks the sets and parts of each rank, with one micro-batch in a lane and with several.
     #[test]
     fn uneven_runs_have_few_parts() {
         for (lanes, ranks, of_one, of_two, counts) in [

@@ -34,21 +34,21 @@ use views::ShardGradients;
 ///
 /// For each of the rank's micro-batches in order, a step calls [`GradientReduction::sink`] for backward and
 /// [`GradientReduction::end_micro_batch`] with the loss. Then it calls [`GradientReduction::finish`], after
-/// which the gradients can be read. The `group` of all calls is that of [`GradientReduction::axis`], divided
-/// into groups of ranks that share state.
+/// which the gradients can be read. The `group` of all calls is the group of [`GradientReduction::axis`],
+/// divided into groups of ranks that share state.
 #[derive(Debug)]
 pub struct GradientReduction {
     layout: BucketLayout,
-    /// Type of the gradients.
+    /// Dtype of the gradients.
     dtype: DType,
     sums: Box<dyn StepSums>,
     shards: OptimizerShards,
     /// The axis over which gradients are summed.
     axis: Axis,
     weight_groups: Vec<Vec<usize>>,
-    /// Views of the sums, which the optimizer reads.
+    /// Views of the sums, for the optimizer.
     gradients: ShardGradients,
-    /// Whether there is a bucket of the loss.
+    /// Whether the loss is summed too.
     has_loss: bool,
     /// Name of each use's parameter.
     names: Vec<String>,
@@ -60,7 +60,7 @@ impl GradientReduction {
     /// Allocates the buffers for the gradients of `parameters`.
     ///
     /// # Errors
-    /// Out of memory; a parameter without uses; parameters whose gradients are summed over several axes.
+    /// Memory is exhausted, a parameter has no uses, or a gradient is summed over several axes.
     pub fn new(device: &Device, parameters: &Parameters, options: ReductionOptions) -> Result<Self> {
         let (owners, index) = options.owners();
         let layout = BucketLayout::of(parameters, options.dtype, options.bucket_end, options.ranks());
@@ -102,7 +102,7 @@ impl GradientReduction {
     /// value and the parameters.
     ///
     /// # Errors
-    /// Released weights.
+    /// The weights are currently released.
     pub fn shared(&self, parameters: &Parameters) -> Result<SharedTensors> {
         let Some(shared) = self.sums.shared() else { return Ok(SharedTensors::default()) };
         let weights = match self.shards.is_sharded() {
@@ -112,17 +112,17 @@ impl GradientReduction {
         Ok(SharedTensors { weights, ..shared })
     }
 
-    /// The parts of all ranks of a sum, and the order in which they are added; `None` where gradients are
+    /// Returns each rank's number of parts of a sum and the order of additions; `None` if gradients are
     /// summed in shards.
     pub fn rank_tree(&self) -> Option<&RankTree> {
         self.sums.rank_tree()
     }
 
-    /// Returns a target for a gradient that is no part of a step's sums, between steps: the memory of the
-    /// sums where that is idle, and otherwise memory of its own.
+    /// Returns memory for a gradient outside a step: an idle buffer of the sums if there is one, otherwise a
+    /// new tensor.
     ///
     /// # Errors
-    /// Out of memory; a use that was not registered.
+    /// Memory is exhausted, or the use was not registered.
     pub fn scratch(&self, use_id: UseId, weight: &Weight) -> autograd::Result<Tensor> {
         let unknown =
             || AutogradError::NoTarget { use_id: use_id.0, reason: "it was not registered".to_owned() };
@@ -144,13 +144,13 @@ impl GradientReduction {
         self.sums.phase(micro_batch)
     }
 
-    /// Continues as if `micro_batches` more of the step's micro-batches had ended.
+    /// Advances as if `micro_batches` more of the step's micro-batches had ended.
     pub(crate) fn skip(&mut self, micro_batches: usize) {
         self.sums.advance(micro_batches);
     }
 
-    /// Ends a micro-batch after all its gradients were produced. On the last stage, adds its loss in the same
-    /// lanes and tree.
+    /// Ends a micro-batch whose gradients are complete. On the last stage, adds its loss in the same lanes
+    /// and tree.
     pub fn end_micro_batch(&mut self, loss: Option<&Tensor>) -> Result<()> {
         if let Some(loss) = loss.filter(|_| self.has_loss) {
             self.sums.add_loss(&loss.reshape([loss.elements()])?)?;
@@ -159,11 +159,11 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// Completes the step's sums: sums the remaining buckets over ranks, and adds the gradients of parameters
-    /// with several uses in the order of their uses.
+    /// Completes the step's sums: sums the remaining buckets over ranks, and adds the gradients of a
+    /// parameter's several uses in order.
     ///
     /// # Errors
-    /// A micro-batch that did not run; a gradient that backward did not produce; a failed collective.
+    /// A micro-batch did not run, backward did not produce a gradient, or a collective failed.
     pub fn finish(&mut self, group: &DividedGroup) -> Result<()> {
         self.check_complete()?;
         self.sums.finish(group)?;
@@ -173,7 +173,7 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// Checks that all micro-batches of the step have ended, with all their gradients.
+    /// Checks that all micro-batches of the step have ended and produced all gradients.
     fn check_complete(&self) -> Result<()> {
         let expected = self.sums.micro_batches();
         let ran = self.sums.micro_batch();
@@ -188,33 +188,33 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// The axis over which gradients are summed, of which the calls of a step have the group.
+    /// The axis over which gradients are summed; a step's calls take its group.
     pub fn axis(&self) -> Axis {
         self.axis
     }
 
-    /// The parts of the parameters that each rank owns.
+    /// The shards of the parameters that each rank owns.
     pub fn shards(&self) -> &OptimizerShards {
         &self.shards
     }
 
-    /// Parameter numbers of each group of weights that is exchanged together if optimizer state is sharded,
-    /// in the order in which forward uses them.
+    /// Parameter numbers of each group of weights exchanged together when optimizer state is sharded, in the
+    /// order in which forward uses them.
     pub fn weight_groups(&self) -> &[Vec<usize>] {
         &self.weight_groups
     }
 
-    /// The summed gradient of each of this rank's shards, in their order. The next step overwrites them.
+    /// The summed gradient of each of this rank's shards, in order. Overwritten by the next step.
     pub fn gradients(&self) -> &[Tensor] {
         &self.gradients.first
     }
 
-    /// The summed loss with its figures, on the last stage. The next step overwrites it.
+    /// The step's summed loss and figures, on the last stage. Overwritten by the next step.
     pub fn loss(&self) -> Option<Tensor> {
         self.sums.loss()
     }
 
-    /// Counts a produced gradient of a bucket, which is full after the last one.
+    /// Records that a bucket's gradient was produced, and reduces the bucket after the last one.
     fn complete(&mut self, bucket: usize, group: &DividedGroup) -> Result<()> {
         self.missing[bucket] = self.missing[bucket].saturating_sub(1);
         if self.missing[bucket] > 0 {
@@ -227,10 +227,10 @@ impl GradientReduction {
     }
 }
 
-/// Returns the axis over which the gradients of all parameters are summed, as their sharding says.
+/// Returns the axis over which the gradients of all parameters are summed, according to their sharding.
 ///
 /// # Errors
-/// Parameters with different axes, or with several.
+/// Gradients are summed over different axes, or over several.
 fn reduction_axis(parameters: &Parameters) -> Result<Axis> {
     let axes_of = |parameter: &nn::Parameter| parameter.sharding.reduction_axes().collect::<Vec<_>>();
     let differs = parameters.list().iter().find(|parameter| axes_of(parameter) != [Axis::Data]);

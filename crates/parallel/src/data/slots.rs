@@ -1,17 +1,17 @@
-//! Buffers that arrays of different lengths use in turn.
+//! Buffers that arrays of different lengths take turns in.
 
-/// An assignment of arrays to as few and short buffers as a greedy choice finds.
+/// A greedy assignment of arrays to few and short buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// Buffer of each array.
+    /// Index of each array's buffer.
     pub(super) of: Vec<usize>,
-    /// Elements of each buffer.
+    /// Number of elements of each buffer.
     pub(super) elements: Vec<usize>,
 }
 
 impl Slots {
     /// Assigns arrays of `sizes` elements that are used in the order of `sequence`. Any `window` neighbours
-    /// in the sequence have different buffers.
+    /// in the sequence get different buffers.
     pub(super) fn new(sizes: &[usize], sequence: &[usize], window: usize) -> Self {
         let mut neighbours = vec![Vec::new(); sizes.len()];
         for run in sequence.windows(window.clamp(1, sequence.len().max(1))) {
@@ -29,7 +29,7 @@ impl Slots {
         let mut elements = Vec::new();
         for array in by_size {
             let taken = |slot: usize| neighbours[array].iter().any(|other| of[*other] == slot);
-            // The last buffer is the shortest, and long enough.
+            // The last buffer found is the shortest that is long enough.
             let slot = (0..elements.len()).rev().find(|slot| !taken(*slot));
             of[array] = slot.unwrap_or_else(|| {
                 elements.push(sizes[array]);
@@ -52,7 +52,7 @@ mod tests {
         let slots = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5], 2);
         assert_eq!((slots.of[0], slots.of[5]), (0, 0));
         assert_eq!(slots.elements.iter().sum::<usize>(), 120);
-        // A table that is used again at the end.
+        // A table with a second use at the end.
         let tied = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5, 0], 2);
         assert_ne!(tied.of[0], tied.of[5]);
         assert_eq!(Slots::new(&[7], &[0], 2).elements, [7]);

@@ -4,8 +4,8 @@ use device::{Device, StreamKind};
 
 use crate::error::Result;
 
-/// Runs `enqueue`, whose work on the reduce stream comes after the compute work so far and before later
-/// compute work.
+/// Runs `enqueue`. Its work on the reduce stream starts after all earlier compute work, and later compute
+/// work waits for it.
 pub(crate) fn between_compute(device: &Device, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
     device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
     enqueue()?;

@@ -1,6 +1,6 @@
-//! The order in which walks use units of weights.
+//! The order in which passes use units of weights, remembered so that units can be gathered ahead.
 
-/// A kind of walks that use units in the same order.
+/// A kind of work whose passes always use units in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WalkKind {
     /// The passes of a training step.
@@ -8,24 +8,24 @@ pub enum WalkKind {
     Step,
     /// Passes of a validation, or a pass of generation that computes scores.
     Forward,
-    /// A pass of generation that fills caches.
+    /// A pass of generation that only fills caches.
     Fill,
-    /// The passes of one micro-batch, forward and backward.
+    /// The forward and backward pass of one micro-batch.
     Repetition,
 }
 
-/// The units of the current walk so far, and those of the last walk of each kind.
+/// The units used so far, and those used by the last work of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Visits {
     kind: WalkKind,
     now: Vec<usize>,
     last: [Vec<usize>; 4],
-    /// Whether the walk is the last one's so far.
+    /// Whether the units so far equal those of the last work of this kind.
     repeats: bool,
 }
 
 impl Visits {
-    /// Begins a walk; the one before ends.
+    /// Begins work of a kind, ending the previous work.
     pub(super) fn begin(&mut self, kind: WalkKind) {
         let before = std::mem::take(&mut self.now);
         if !before.is_empty() {
@@ -34,7 +34,7 @@ impl Visits {
         (self.kind, self.repeats) = (kind, true);
     }
 
-    /// The units of the last walk of a kind.
+    /// The units used by the last work of a kind.
     pub(super) fn last(&self, kind: WalkKind) -> Vec<usize> {
         self.last[kind as usize].clone()
     }
@@ -45,7 +45,7 @@ impl Visits {
         self.now.push(unit);
     }
 
-    /// The units that are expected next, at most `count`; none in a walk without a precedent.
+    /// Returns at most `count` units expected next; none if the work differs from the last of its kind.
     pub(super) fn following(&self, count: usize) -> Vec<usize> {
         let last = self.last[self.kind as usize].iter().skip(self.now.len()).take(count);
         if self.repeats { last.copied().collect() } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! The parts of weights that ranks hold between uses, if the weights themselves are sharded (ZeRO stage 3).
+//! The layout of sharded weights (ZeRO stage 3) on the ranks that hold them.
 
 use std::ops::Range;
 
@@ -10,25 +10,25 @@ use tensor::ops::norm::CHUNK;
 use super::buckets::BucketLayout;
 use super::zero::owned;
 
-/// Weights one after another in one array, of which each rank owns an equal part.
+/// Weights concatenated in one array, of which each rank owns an equal shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FlatWeights {
-    /// Elements of the array, a multiple of the ranks.
+    /// Number of elements of the array, a multiple of the ranks.
     pub(super) elements: usize,
-    /// Each parameter with its first element.
+    /// Each parameter with the index of its first element.
     pub(super) members: Vec<(usize, usize)>,
-    /// The values that are gathered.
+    /// Kind of the gathered values.
     pub(super) kind: ValueKind,
 }
 
-/// The values of a parameter that are gathered.
+/// Kind of the values gathered for a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     /// Weights.
     Weights,
     /// FP8 codes instead of the weights.
     Fp8,
-    /// Records of codes, which are all that there is of some frozen weights.
+    /// Records of codes, the only form of some frozen weights.
     Records,
 }
 
@@ -44,39 +44,40 @@ impl ValueKind {
         }
     }
 
-    /// Type of the values in which ranks hold their parts; weights have `dtype`.
+    /// Dtype in which ranks hold their shards; `dtype` for weights.
     pub(super) fn held_as(self, dtype: DType) -> DType {
         if self == ValueKind::Records { DType::U8 } else { dtype }
     }
 
-    /// Returns whether values are gathered in a buffer where `ranks` ranks hold parts. Codes that one rank
-    /// holds are on its device, whole.
+    /// Returns whether `ranks` ranks gather values of this kind into a buffer. A single rank already holds
+    /// its FP8 codes whole on the device.
     pub(super) fn is_gathered(self, ranks: usize) -> bool {
         self != ValueKind::Fp8 || ranks > 1
     }
 
-    /// Type of the gathered values; weights have `dtype`.
+    /// Dtype of the gathered values; `dtype` for weights.
     pub(super) fn gathered_as(self, dtype: DType) -> DType {
         if self == ValueKind::Fp8 { fp8_parts::CODES } else { self.held_as(dtype) }
     }
 }
 
-/// The weights of a stage by unit, each of which is gathered as a whole.
+/// The weights of a stage by unit; each unit is gathered as a whole.
 ///
-/// Trained weights lie as their gradients lie in buckets, so that a rank owns the same elements of both.
+/// Trained weights have the layout of their gradients in buckets, so that a rank owns the same elements of
+/// both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightLayout {
     ranks: usize,
     /// The arrays of each unit.
     pub(super) units: Vec<Vec<FlatWeights>>,
-    /// Elements of each parameter, its unit, array and first element.
+    /// By parameter: number of elements, its [unit, array], and the first element there.
     positions: Vec<(usize, [usize; 2], usize)>,
     /// The units in the order in which forward uses them.
     pub(super) order: Vec<usize>,
 }
 
 impl WeightLayout {
-    /// Lays out weights for `ranks` ranks; `layout` is that of their gradients.
+    /// Lays out weights for `ranks` ranks; `layout` is the layout of their gradients.
     pub fn new(parameters: &Parameters, layout: &BucketLayout, ranks: usize) -> Self {
         let count = parameters.list().iter().map(|parameter| parameter.unit + 1).max().unwrap_or(0);
         let mut units: Vec<Vec<FlatWeights>> = vec![Vec::new(); count];
@@ -98,7 +99,7 @@ impl WeightLayout {
                         .get_or_insert_with(|| add(arrays, layout.elements[slot.bucket]));
                     (*array, slot.offset)
                 }
-                // The stages that have a shared weight hold the same parts of it.
+                // All stages with a shared weight hold the same shards of it.
                 None if parameter.shared => {
                     (add(arrays, parameter.weight.elements().next_multiple_of(CHUNK * ranks)), 0)
                 }
@@ -127,13 +128,13 @@ impl WeightLayout {
         WeightLayout { ranks, units, positions, order }
     }
 
-    /// Returns the range of a parameter's elements that `rank` holds; empty if it holds none.
+    /// Returns the range of a parameter's elements that `rank` holds; empty if none.
     pub fn range(&self, rank: usize, parameter: usize) -> Range<usize> {
         let (elements, [unit, array], offset) = self.positions[parameter];
         owned(elements, offset, self.units[unit][array].elements, self.ranks, rank)
     }
 
-    /// Returns the unit, array and first element there of a parameter's elements that a rank holds.
+    /// Returns the [unit, array] of a parameter, and the index of its first element within the rank's shard.
     pub(super) fn position(&self, parameter: usize, rank: usize) -> ([usize; 2], usize) {
         let (_, [unit, array], offset) = self.positions[parameter];
         let first = rank * (self.units[unit][array].elements / self.ranks);
@@ -204,7 +205,7 @@ mod tests {
         let arrays = |unit: usize| layout.units[unit].iter().map(|flat| flat.elements).collect::<Vec<_>>();
         assert_eq!([arrays(0), arrays(1)], [vec![6 * CHUNK], vec![3 * CHUNK, 3 * CHUNK]]);
         assert_eq!((layout.range(0, 2), layout.position(2, 0)), (0..1, ([1, 1], 0)));
-        // The second rank's part of the table begins at the second third.
+        // The second rank's shard of the table begins at the second third.
         assert_eq!((layout.range(1, 0), layout.position(0, 1)), (2 * CHUNK..4 * CHUNK, ([0, 0], 0)));
     }
 }

@@ -1,14 +1,14 @@
-//! Weights that come and go: each rank holds an equal part of every unit's weights (ZeRO stage 3), on its
-//! device or in host memory, and a unit is gathered when an operator asks for one of its weights.
+//! Sharded weights: each rank holds an equal shard of every unit's weights (ZeRO stage 3), on its device or
+//! in host memory. A unit is gathered when an operator accesses one of its weights.
 //!
-//! Gathered units lie in a few buffers that are allocated once. A buffer is overwritten only by work behind
-//! the passes that used it, so a unit is released when another one needs its buffer. While a unit is used,
-//! the next ones are gathered, as many as [`UnitOptions::prefetch`]. The order of the units is that of the
-//! last walk of the same kind: all ranks run the same passes, so they make the same calls.
+//! Gathered units take turns in a few buffers that are allocated once. Work that overwrites a buffer is
+//! enqueued after the passes that used it, so a unit is released when another one needs its buffer. While a
+//! unit is in use, the next [`UnitOptions::prefetch`] units are gathered, in the order of the last work of
+//! the same kind. All ranks run the same passes, so they make the same calls.
 //!
-//! FP8 codes are gathered instead of a weight that is multiplied in FP8 only: each rank casts its part with
-//! the factor of the whole weight, which follows from the largest magnitudes of all parts. The codes stay on
-//! the device where the weights are in host memory, from where they come after an update only.
+//! If a weight is multiplied in FP8 only, its FP8 codes are gathered instead. Each rank casts its shard with
+//! the scale of the whole weight, computed from the largest magnitudes of all shards. If weights are in host
+//! memory, the codes stay on the device, and weights are copied there only after an update.
 
 mod buffers;
 mod codes;
@@ -31,30 +31,30 @@ use crate::error::{ParallelError, Result};
 use buffers::UnitBuffers;
 use codes::Codes;
 
-/// The stream of copies of weights.
+/// The stream of copies and collectives of weights.
 const STREAM: StreamKind = StreamKind::Reduce;
 
 /// Options of [`WeightUnits`].
 #[derive(Clone, Copy, Debug)]
 pub struct UnitOptions {
-    /// This rank's coordinate among those that hold parts.
+    /// This rank's index among the ranks that hold shards.
     pub rank: usize,
-    /// Units that are gathered ahead of their use.
+    /// Number of units gathered ahead of their use.
     pub prefetch: usize,
 }
 
-/// The weights of a stage, of which this rank holds a part.
+/// The weights of a stage, of which this rank holds a shard.
 #[derive(Clone, Debug)]
 pub struct WeightUnits(Rc<Units>);
 
 #[derive(Debug)]
 struct Units {
     device: Device,
-    /// The pool of this rank's parts, if they are in host memory.
+    /// The host memory pool of this rank's shards, if they are not on the device.
     host: Option<Device>,
     layout: WeightLayout,
     options: UnitOptions,
-    /// This rank's part of each array of each unit.
+    /// This rank's shard of each array of each unit.
     shards: Vec<Vec<Tensor>>,
     /// The handles of the weights, by parameter.
     handles: Vec<WeightHandle>,
@@ -65,18 +65,18 @@ struct Units {
 
 #[derive(Debug)]
 struct State {
-    /// The group of the ranks that hold parts.
+    /// The group of the ranks that hold shards.
     group: Option<ProcessGroup>,
-    /// The unit that each buffer holds.
+    /// The unit in each buffer.
     held: Vec<Option<usize>>,
-    /// The unit that was asked for last.
+    /// The unit used last.
     current: Option<usize>,
     visits: Visits,
 }
 
 impl WeightUnits {
-    /// Allocates this rank's parts of `parameters`, which have no values, with their initial values, and the
-    /// buffers of gathered units; `layout` is that of the weights. With a pool `host`, the parts are there.
+    /// Allocates buffers for gathered units and this rank's shards of `parameters`, with initial values. The
+    /// parameters must have no values of their own. With `host`, the shards are in that pool.
     pub fn new(
         (device, host): (&Device, Option<&Device>),
         parameters: &Parameters,
@@ -114,7 +114,7 @@ impl WeightUnits {
         Ok(units)
     }
 
-    /// Returns this rank's part of a parameter, with its first element there; `None` if it has none.
+    /// Returns this rank's shard of a parameter and the index of its first element; `None` if it holds none.
     pub fn part(&self, parameter: usize) -> Result<Option<(usize, Tensor)>> {
         let Units { layout, shards, options: UnitOptions { rank, .. }, .. } = &*self.0;
         let range = layout.range(*rank, parameter);
@@ -125,37 +125,37 @@ impl WeightUnits {
         Ok(Some((range.start, shards[unit][array].view(offset, [range.len()])?)))
     }
 
-    /// The parts of all ranks.
+    /// The shards of all ranks.
     pub fn layout(&self) -> &WeightLayout {
         &self.0.layout
     }
 
-    /// Begins a walk through the units, which are gathered over `group`. Weights in FP8 are cast if they have
-    /// changed.
+    /// Begins work of a kind, whose units are gathered over `group`. Casts changed weights to FP8.
     pub fn begin(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
         let mut state = self.0.state.borrow_mut();
         state.group = Some(group.clone());
         state.visits.begin(kind);
         state.current = None;
-        // Copies of units that are still there are cast again, as in every walk.
+        // Casts of units that are still gathered are made again, as always at the beginning of work.
         state.held.iter().flatten().for_each(|unit| self.0.buffers.fill_copies(*unit));
         self.0.codes.cast(group, |parameter| self.part(parameter))
     }
 
-    /// Gathers what the last walk of a kind did, for ranks that compute while this one has nothing to do.
+    /// Gathers the units that the last work of a kind used, while other ranks compute and this one has
+    /// nothing to do.
     pub fn repeat(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
         self.begin(kind, group)?;
         let units = self.0.state.borrow().visits.last(kind);
         units.into_iter().try_for_each(|unit| self.0.visit(unit))
     }
 
-    /// Bytes of the parts that this rank holds.
+    /// Bytes of the shards that this rank holds.
     pub fn bytes(&self) -> usize {
         let weights: usize = self.0.shards.iter().flatten().map(Tensor::bytes).sum();
         weights + self.0.codes.bytes()
     }
 
-    /// Releases all gathered units, whose weights have changed.
+    /// Releases all gathered units, because the weights have changed.
     pub fn outdate(&self) {
         let mut state = self.0.state.borrow_mut();
         state.current = None;
@@ -166,8 +166,8 @@ impl WeightUnits {
 }
 
 impl Units {
-    /// Gathers a unit on the reduce stream, unless its buffer holds it. The first operator that uses a weight
-    /// waits for it.
+    /// Gathers a unit on the reduce stream, unless its buffer already holds it. The first operator that uses
+    /// a weight waits for it.
     fn fetch(&self, state: &mut State, unit: usize) -> Result<()> {
         let slot = self.buffers.slot_of(unit);
         if state.held[slot] == Some(unit) {
@@ -176,7 +176,7 @@ impl Units {
         if let Some(before) = state.held[slot].take() {
             self.release(before);
         }
-        // Behind the passes that used the buffer, and behind updates of offloaded parts.
+        // After the passes that used the buffer, and after updates of offloaded shards.
         self.device.wait(STREAM, &self.device.record(StreamKind::Compute)?)?;
         if let Some(host) = &self.host {
             self.device.wait_for_pool(host, STREAM)?;
@@ -207,8 +207,8 @@ impl Units {
         Ok(())
     }
 
-    /// Gathers an array of a unit, whose values are of a kind, in `whole`: copies this rank's part from the
-    /// host if it is there, and receives the others.
+    /// Gathers one array of a unit into `whole`: copies this rank's shard, from the host if it is there, and
+    /// receives the others.
     fn gather_array(
         &self,
         (unit, array, kind): (usize, usize, ValueKind),
@@ -234,8 +234,8 @@ impl Units {
             .run(Collective::AllGather { input: own.region(), output: whole.region() }, STREAM)?)
     }
 
-    /// Draws the initial values of this rank's part of a parameter, which begins at element `first`; on the
-    /// device, so that its bits do not depend on where it is kept.
+    /// Draws the initial values of this rank's shard of a parameter, which begins at element `first`. Draws
+    /// on the device, so that the bits do not depend on where the shard is kept.
     fn fill_initial(
         &self,
         parameters: &Parameters,
@@ -265,7 +265,7 @@ impl Units {
         self.buffers.release_copies(unit);
     }
 
-    /// Gathers a unit that is used now, and those that follow.
+    /// Gathers a unit that is needed now, and the units expected next.
     fn visit(&self, unit: usize) -> Result<()> {
         let mut state = self.state.borrow_mut();
         if state.current == Some(unit) {
@@ -277,7 +277,7 @@ impl Units {
         self.fetch_ahead(&mut state, unit)
     }
 
-    /// Gathers the units that follow in the walk, up to one that needs a buffer in use.
+    /// Gathers the units expected next, up to the first whose buffer is in use.
     fn fetch_ahead(&self, state: &mut State, current: usize) -> Result<()> {
         let mut taken = vec![self.buffers.slot_of(current)];
         for next in state.visits.following(self.options.prefetch) {

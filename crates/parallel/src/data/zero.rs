@@ -1,8 +1,8 @@
-//! ZeRO: the parts of parameters whose optimizer state a data-parallel rank owns.
+//! ZeRO: the shards of parameters whose optimizer state each data-parallel rank owns.
 //!
-//! At stage 0 every rank owns all parameters. From stage 1 on, each rank owns an equal part of every gradient
-//! bucket, and with it the moments and master weights of the parameters there; from stage 2 on, it sums
-//! gradients in parts only, and at stage 3 it holds only that part of the weights used for computing.
+//! At stage 0 every rank owns all parameters. From stage 1 on, each rank owns an equal shard of every
+//! gradient bucket, with the moments and master weights of the parameters in it. From stage 2 on, it sums
+//! gradients in shards only. At stage 3 it also holds only its shard of the weights.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub fn shards_optimizer(zero_stage: u32) -> bool {
     zero_stage >= 1
 }
 
-/// Returns whether gradient sums are sharded over data-parallel ranks at this ZeRO stage. The ranks then run
+/// Returns whether gradient sums are sharded over data-parallel ranks at this ZeRO stage. Ranks then run
 /// lanes in turn.
 pub fn shards_gradients(zero_stage: u32) -> bool {
     zero_stage >= 2
@@ -30,8 +30,8 @@ pub fn shards_weights(zero_stage: u32) -> bool {
     zero_stage >= 3
 }
 
-/// Returns the range of a parameter's elements that data-parallel rank `rank` of `ranks` owns, if the
-/// parameter begins at element `offset` of an array of `all` elements. It starts at a multiple of the norm's
+/// Returns the range of a parameter's elements that data-parallel rank `rank` of `ranks` owns. The parameter
+/// begins at element `offset` of an array of `all` elements. The range begins at a multiple of the norm's
 /// chunk, and is empty if the rank owns none.
 pub(super) fn owned(elements: usize, offset: usize, all: usize, ranks: usize, rank: usize) -> Range<usize> {
     let part = all / ranks;
@@ -39,27 +39,27 @@ pub(super) fn owned(elements: usize, offset: usize, all: usize, ranks: usize, ra
     inside(rank * part)..inside((rank + 1) * part)
 }
 
-/// The part of one parameter that a rank owns.
+/// A rank's shard of one parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterShard {
     /// Index of the parameter.
     pub parameter: usize,
-    /// The owned part.
+    /// The owned range.
     pub shard: Shard,
 }
 
 impl ParameterShard {
-    /// Returns the owned part of a tensor of the parameter's length.
+    /// Returns the owned part of `whole`, a tensor of the parameter's length.
     ///
     /// # Errors
-    /// A tensor that is shorter than the shard's end.
+    /// The tensor is shorter than the shard's end.
     pub fn of(&self, whole: &Tensor) -> Result<Tensor> {
         self.shard.of(whole)
     }
 }
 
-/// The shards of all data-parallel ranks, which together contain each trained parameter once. A rank has at
-/// most one shard of a parameter.
+/// The shards of all data-parallel ranks, which together cover each trained parameter once. A rank has at
+/// most one shard per parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptimizerShards {
     /// Number of ranks with different shards; 1 if every rank owns everything.
@@ -69,20 +69,20 @@ pub struct OptimizerShards {
     positions: Vec<Option<Position>>,
 }
 
-/// The position of a parameter in its bucket, which ranks divide into equal parts.
+/// The position of a parameter in its bucket, which is divided equally among ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
-    /// Elements of the parameter.
+    /// Number of elements of the parameter.
     elements: usize,
     /// Index of the first element in the bucket.
     offset: usize,
-    /// Elements of the bucket.
+    /// Number of elements of the bucket.
     bucket: usize,
 }
 
 impl OptimizerShards {
-    /// Computes the shards at a ZeRO stage of the parameters whose gradients are in `layout`; `rank` is this
-    /// rank of `ranks` along [`Axis::Data`].
+    /// Computes the shards at a ZeRO stage of the parameters whose gradients are in `layout`. This is rank
+    /// `rank` of `ranks` along [`Axis::Data`].
     pub fn new(
         zero_stage: u32,
         parameters: &Parameters,
@@ -110,7 +110,7 @@ impl OptimizerShards {
         OptimizerShards { own: shards.of(rank).collect(), ..shards }
     }
 
-    /// Returns whether ranks own different parts.
+    /// Returns whether ranks own different shards.
     pub fn is_sharded(&self) -> bool {
         self.ranks > 1
     }
@@ -139,8 +139,8 @@ impl OptimizerShards {
         (0..self.positions.len()).filter_map(shard)
     }
 
-    /// The range of a parameter's elements that `rank` owns; empty if it owns none. If every rank owns
-    /// everything, rank 0 stands for all.
+    /// Returns the range of a parameter's elements that `rank` owns; empty if none. If every rank owns
+    /// everything, only rank 0 is listed as owner.
     pub fn range(&self, rank: usize, parameter: usize) -> Range<usize> {
         match self.positions.get(parameter) {
             Some(Some(Position { elements, offset, bucket })) if rank < self.ranks => {
@@ -197,7 +197,7 @@ mod tests {
             prop_assert_eq!(shards.own(), shards.of(ranks - 1).collect::<Vec<_>>());
             prop_assert_eq!(shards.is_sharded(), ranks > 1);
             for (parameter, size) in sizes.iter().enumerate() {
-                // Each rank's part begins where the previous one ends.
+                // Each rank's shard begins where the previous one ends.
                 let mut end = 0;
                 for rank in 0..ranks {
                     let range = shards.range(rank, parameter);
@@ -217,7 +217,7 @@ mod tests {
                 }
                 prop_assert_eq!(end, *size);
             }
-            // A rank owns the same part of a parameter in the gradients of all its uses.
+            // A rank owns the same range of a parameter in the gradients of all its uses.
             for used in parameters.uses() {
                 let slot = layout.slots[used.id.0 as usize];
                 for rank in 0..ranks {
@@ -230,7 +230,7 @@ mod tests {
                     }
                 }
             }
-            // Shards are in order, and no rank has more than its part of the buckets of first uses.
+            // Shards are in order, and no rank has more than its share of the buckets of first uses.
             for owned in (0..ranks).map(|rank| shards.of(rank).collect::<Vec<_>>()) {
                 prop_assert!(owned.windows(2).all(|pair| pair[0].parameter < pair[1].parameter));
                 let elements: usize = owned.iter().map(|owned| owned.shard.range.len()).sum();

@@ -1,8 +1,8 @@
-//! Exchanges between pipeline stages after backward and before the update: gradients of tied weights, and the
+//! Exchanges between pipeline stages between backward and the update: gradients of tied weights, and the
 //! loss.
 //!
-//! Both run on the reduce stream between events: they start after the compute work before them, and later
-//! compute work starts after them.
+//! Both run on the reduce stream. They start after all earlier compute work, and later compute work waits for
+//! them.
 
 use collective::{Axis, Collective, GridGroups, RankGrid};
 use device::{Category, DType, Request, StreamKind};
@@ -12,21 +12,21 @@ use crate::data::between_compute;
 use crate::error::Result;
 
 /// Returns the collectives and peers that stages use on the world's group, so that exactly their connections
-/// are made before the first step; empty with one stage.
+/// are made before the first step. Empty for a single stage.
 pub fn stage_uses(grid: &RankGrid) -> Vec<Collective<()>> {
     let group = grid.group(Axis::Pipeline);
     if group.ranks.len() == 1 {
         return Vec::new();
     }
     let peers = group.ranks.into_iter().map(Collective::peer);
-    // Tensors between stages, tied gradients, the loss, and chunk sums of the norm.
+    // Activations, tied gradients, the loss, and chunk sums of the norm.
     peers.chain([Collective::all_reduce(DType::F32)]).collect()
 }
 
-/// Copies `tensor` from the last rank of a pipeline to all its ranks.
+/// Copies `tensor` from the last stage's rank to all ranks of the pipeline.
 ///
 /// # Errors
-/// A failed transfer.
+/// A transfer failed.
 pub fn share_from_last(groups: &GridGroups, tensor: &Tensor) -> Result<()> {
     let stage = groups.grid().coordinate(Axis::Pipeline);
     let last = groups.grid().size(Axis::Pipeline) - 1;
@@ -42,10 +42,10 @@ pub fn share_from_last(groups: &GridGroups, tensor: &Tensor) -> Result<()> {
     })
 }
 
-/// A gradient of this rank whose weight is tied: another rank along an axis also holds the whole weight.
+/// A gradient of a tied weight, which another rank also holds whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TiedGradient {
-    /// Index of the gradient among this rank's.
+    /// Index of the gradient among this rank's gradients.
     pub gradient: usize,
     /// Axis along which the other rank lies.
     pub axis: Axis,
@@ -53,11 +53,11 @@ pub struct TiedGradient {
     pub peer: usize,
 }
 
-/// Adds to the gradient of a tied weight the gradient of its use on the other rank, which does the same: one
-/// rounded addition of two numbers, whose bits do not depend on their order.
+/// Adds the other rank's gradient of a tied weight to this rank's `gradient`; the other rank does the same.
+/// The bits are equal on both, because the addition of two numbers commutes.
 ///
 /// # Errors
-/// A failed transfer; out of memory.
+/// A transfer failed, or memory is exhausted.
 pub fn add_tied(groups: &GridGroups, tied: TiedGradient, gradient: &Tensor) -> Result<()> {
     let device = gradient.device();
     let request = Request::new(Category::Communication, "tied_gradient");

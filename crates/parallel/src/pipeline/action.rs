@@ -7,8 +7,8 @@ use std::fmt;
 pub enum ActionKind {
     /// Computes the stage's output from its input; in the last stage, the loss.
     Forward,
-    /// Computes the gradient of the input from the gradient of the output, and keeps what the weight
-    /// gradients need.
+    /// Computes the gradient of the input from the gradient of the output, and keeps the tensors needed for
+    /// weight gradients.
     BackwardInput,
     /// Computes the weight gradients from the tensors that `BackwardInput` saved.
     BackwardWeight,
@@ -40,7 +40,7 @@ impl ActionKind {
         matches!(self, ActionKind::ReceiveForward | ActionKind::ReceiveBackward)
     }
 
-    /// Returns whether the action occupies the compute stream.
+    /// Returns whether the action runs on the compute stream.
     pub fn is_compute(self) -> bool {
         !self.is_transfer()
     }

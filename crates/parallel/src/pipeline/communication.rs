@@ -1,25 +1,25 @@
-//! Insertion of transfers and reductions between the passes of a schedule.
+//! Inserts transfers between the passes of a schedule.
 //!
-//! A transfer that is listed too early delays the ones after it; one listed too late is not hidden by
-//! compute. Two ranks whose lists disagree deadlock as soon as a send waits for its receive. Therefore the
-//! passes are timed in a dry run, with equal times and almost free transfers, and all transfers of all ranks
-//! are ordered by their start in that run. Every list is then a part of one global order in which each action
-//! follows its inputs.
+//! A transfer listed too early delays later ones; a transfer listed too late is not hidden by compute. If the
+//! lists of two ranks disagree, they deadlock as soon as a send waits for its receive. Therefore a dry run
+//! times the passes, with equal times and almost free transfers, and all transfers of all ranks are ordered
+//! by their start in that run. Every list is then part of one global order in which each action follows its
+//! inputs.
 //!
-//! A transfer starts when its tensor exists and the pass that consumes the previous tensor, into the same
-//! stage from the same side, has started: one buffer per stage and direction is filled ahead.
+//! A transfer starts when its tensor exists and the pass that consumes the previous transfer, into the same
+//! stage from the same side, has started. At most one buffer per stage and direction is thus filled ahead.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::kind::ScheduleKind;
 use crate::pipeline::schedule::Schedule;
 
-/// Time of one forward, input-backward or weight-backward pass; a transfer takes 1.
+/// Time units of one forward, input-backward or weight-backward pass; a transfer takes 1.
 const PASS: u64 = 1_000_000;
 
 /// Start times in the dry run; `None` while unknown.
 type Times = Vec<Option<u64>>;
 
-/// Adds transfers to the lists of a schedule that consists of passes.
+/// Inserts transfers into the lists of a schedule that contains only passes.
 pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
     let run = DryRun::of(schedule);
     let mut lists: Vec<Vec<(Key, Action)>> = vec![Vec::new(); schedule.ranks];
@@ -43,10 +43,10 @@ pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
     lists.into_iter().map(sorted).collect()
 }
 
-/// Sort key, the same order on all ranks: start, class, direction, stage, micro-batch.
+/// Sort key, giving the same order on all ranks: start, class, direction, stage, micro-batch.
 type Key = (u64, Class, usize, usize, usize);
 
-/// Order at equal times: transfers that are ready come before passes that start.
+/// Order at equal times: transfers that are ready precede passes that start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Transfer,
@@ -59,7 +59,7 @@ enum Direction {
     Backward,
 }
 
-/// A tensor that is passed from one stage `into` a neighbouring one.
+/// A tensor sent from a neighbouring stage to stage `into`.
 #[derive(Clone, Copy)]
 struct Transfer {
     direction: Direction,
@@ -101,7 +101,7 @@ fn duration(action: Action) -> u64 {
     if action.kind == ActionKind::Backward { 2 * PASS } else { PASS }
 }
 
-/// The dry run: the start of every pass, by stage and micro-batch and by index in the list.
+/// A dry run of the passes: start times by stage and micro-batch, and by index in each rank's list.
 struct DryRun<'a> {
     schedule: &'a Schedule,
     forward: Times,
@@ -118,7 +118,7 @@ impl<'a> DryRun<'a> {
         run
     }
 
-    /// Starts the passes that a rank can start, and returns whether there was one.
+    /// Starts all passes of a rank that are ready; returns whether there were any.
     fn advance(&mut self, rank: usize) -> bool {
         let actions = &self.schedule.actions[rank];
         let before = self.starts[rank].len();
@@ -157,7 +157,7 @@ impl<'a> DryRun<'a> {
         if self.schedule.ranks == 1 { self.computed(input) } else { Some(self.transfer_start(input)? + 1) }
     }
 
-    /// Time at which the tensor exists; `None` while unknown.
+    /// Time at which the transfer's tensor exists; `None` while unknown.
     fn computed(&self, transfer: Transfer) -> Option<u64> {
         let from = self.at(transfer.from(), transfer.micro_batch);
         match transfer.direction {
@@ -175,7 +175,7 @@ impl<'a> DryRun<'a> {
             Direction::Backward => &self.backward,
         };
         let buffer_free = match transfer.micro_batch.checked_sub(1) {
-            // The time is strictly later, so that the receive follows that pass in the list.
+            // Strictly later, so that the receive follows that pass in the list.
             Some(before) => consumers[self.at(transfer.into, before)]? + 1,
             None => 0,
         };

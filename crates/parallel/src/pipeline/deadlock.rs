@@ -1,4 +1,4 @@
-//! Deadlocks between ranks that execute their lists one action at a time.
+//! Detects deadlocks between ranks that execute their lists one action at a time.
 
 use crate::pipeline::action::Action;
 use crate::pipeline::error::Stuck;
@@ -9,11 +9,11 @@ use crate::pipeline::schedule::Schedule;
 pub enum Sends {
     /// The message is buffered and the sender continues.
     Buffered,
-    /// The sender waits, as with large messages over MPI and NCCL.
+    /// The sender waits, as for large messages over MPI and NCCL.
     Rendezvous,
 }
 
-/// Executes the lists against each other, each transfer in list order, and returns the ranks that never
+/// Simulates all ranks' lists together, with transfers in list order, and returns the ranks that never
 /// finish.
 ///
 /// Sends must match receives, which [`validate`](crate::pipeline::validate) checks.
@@ -34,9 +34,9 @@ pub fn deadlock(schedule: &Schedule, sends: Sends) -> Vec<Stuck> {
 struct Walk<'a> {
     schedule: &'a Schedule,
     sends: Sends,
-    /// Next index in each rank's list.
+    /// Index of the next action in each rank's list.
     indices: Vec<usize>,
-    /// Messages sent and not yet received, by sender × receiver.
+    /// Number of messages sent and not yet received, by sender × receiver.
     sent: Vec<usize>,
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::pipeline::action::Action;
 use crate::pipeline::kind::ScheduleKind;
 
-/// Result of a call on schedules.
+/// Result of a function on schedules.
 pub type Result<T> = std::result::Result<T, ScheduleError>;
 
 /// A rank that waits forever.
@@ -25,48 +25,48 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// An invalid schedule. An index is that of an action in the rank's list, from 0.
+/// The reason why a schedule is invalid. An index is the position of an action in the rank's list, from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum ScheduleError {
-    /// Numbers of ranks, stages and micro-batches that this kind cannot schedule.
+    /// This kind of schedule does not support these numbers of ranks, stages and micro-batches.
     #[error("{kind}: {reason}")]
     Shape { kind: ScheduleKind, reason: String },
-    /// Times for another number of stages.
+    /// Times are listed for another number of stages.
     #[error("times are listed for {listed} stages, the schedule has {stages}")]
     Times { listed: usize, stages: usize },
-    /// A stage or micro-batch that does not exist, or a transfer between stages of one rank.
+    /// The stage or micro-batch does not exist, or a transfer is between stages of one rank.
     #[error("rank {rank}, index {index}: {action}: there is no such action in this schedule")]
     Unknown { rank: usize, index: usize, action: Action },
-    /// An action of a stage that is on another rank.
+    /// The action's stage is on another rank.
     #[error("rank {rank}, index {index}: {action}: that stage is on rank {home}")]
     WrongRank { rank: usize, index: usize, action: Action, home: usize },
-    /// An action that is listed twice.
+    /// The action is listed twice.
     #[error("rank {rank}, index {index}: {action}: it is done already")]
     Twice { rank: usize, index: usize, action: Action },
-    /// An action that is listed before its input.
+    /// The action is listed before its input.
     #[error("rank {rank}, index {index}: {action}: it needs {needs} first")]
     TooEarly { rank: usize, index: usize, action: Action, needs: Action },
-    /// An action that is not listed.
+    /// The action is not listed.
     #[error("rank {rank}: {action}: it is missing")]
     Missing { rank: usize, action: Action },
-    /// Backward passes of a stage out of micro-batch order, which would change the order in which gradients
-    /// add up.
+    /// A stage's backward passes are not in micro-batch order, which would change the order of adding
+    /// gradients.
     #[error("rank {rank}, index {index}: {action}: it comes after that of micro-batch {after}")]
     OutOfOrder {
         rank: usize,
         index: usize,
         action: Action,
-        /// The later micro-batch whose pass came before.
+        /// The later micro-batch whose pass is listed first.
         after: usize,
     },
-    /// A send whose receiver expects another tensor.
+    /// A send does not match the peer's next receive.
     #[error(
         "rank {from}, index {sent_at}: {sent}: rank {to} then receives something else, \
          at index {received_at}: {received}"
     )]
     Unmatched { from: usize, to: usize, sent_at: usize, sent: Action, received_at: usize, received: Action },
-    /// More micro-batches in flight than this kind of schedule may hold.
+    /// More micro-batches are in flight than this kind of schedule allows.
     #[error("rank {rank}, index {index}: {action}: {held} micro-batches are held, the bound is {bound}")]
     TooMany {
         rank: usize,
@@ -74,10 +74,10 @@ pub enum ScheduleError {
         action: Action,
         /// Micro-batches held during the action.
         held: usize,
-        /// The most that this kind may hold.
+        /// Maximum for this kind of schedule.
         bound: usize,
     },
-    /// Ranks that wait for each other forever.
+    /// Ranks wait for each other forever.
     #[error("deadlock: {}", .0.iter().map(Stuck::to_string).collect::<Vec<_>>().join("; "))]
     Deadlock(Vec<Stuck>),
 }

@@ -1,4 +1,4 @@
-//! Generation of schedules by kind and shape.
+//! Generates schedules by kind and shape.
 
 use system::numbers::grouped;
 
@@ -8,15 +8,15 @@ use crate::pipeline::schedule::Schedule;
 use crate::pipeline::shape::Shape;
 use crate::pipeline::{communication, gpipe, interleaved, one_f_one_b, zero_bubble};
 
-/// Most forward passes of a step through a pipeline, whose lists of actions take about 100 MB.
+/// Maximum number of forward passes per step in a pipeline; their action lists take about 100 MB.
 const MOST_PASSES: usize = 1 << 18;
 
 impl Schedule {
     /// Generates the schedule of a kind and shape.
     ///
     /// # Errors
-    /// A shape with a zero; several chunks per rank unless the kind is interleaved; an interleaved schedule
-    /// whose micro-batches are not a multiple of its ranks; more passes than a list can hold.
+    /// The shape contains a zero; several chunks per rank unless the kind is interleaved; an interleaved
+    /// schedule whose micro-batches are not a multiple of its ranks; more passes than a list can hold.
     pub fn new(kind: ScheduleKind, shape: Shape) -> Result<Self> {
         Self::check(kind, shape)?;
         let Shape { ranks, chunks, micro_batches } = shape;

@@ -1,8 +1,7 @@
 //! GPipe: all forward passes, then all backward passes.
 //!
 //! Huang and others, *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*, 2019.
-//! The paper runs backward last-in-first-out; here the first micro-batch comes first, as in all other
-//! schedules.
+//! The paper runs backward last-in-first-out; here backward is first-in-first-out, as in all other schedules.
 
 use crate::pipeline::action::{Action, ActionKind};
 

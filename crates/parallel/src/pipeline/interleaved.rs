@@ -1,10 +1,10 @@
 //! Interleaved 1F1B: several model chunks per rank, which divide the bubble by their number.
 //!
 //! Narayanan and others, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*,
-//! 2021. Stage s of p × v is on rank s modulo p. A rank processes micro-batches in groups of p: p of them
-//! through its first chunk, the same p through its second, and so on, then the next p; backward likewise from
-//! its last chunk. Rank r runs 2 (p − 1 − r) + (v − 1) p forward passes, then alternates one forward and one
-//! backward. With one chunk per rank it is 1F1B, whose warm-up is half as long.
+//! 2021. Stage s of p × v is on rank s modulo p. A rank processes micro-batches in groups of p: each group
+//!       runs through its first chunk, then its second, and so on; backward starts from its last chunk. Rank
+//!       r runs 2 (p − 1 − r) + (v − 1) p forward passes, then alternates one forward and one backward. With
+//!       one chunk per rank it is 1F1B, whose warm-up is half as long.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::one_f_one_b;

@@ -7,8 +7,8 @@ system::names! {
     /// A kind of pipeline schedule.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum ScheduleKind {
-        /// All forward passes, then all backward passes (Huang and others, *GPipe*, 2019), here
-        /// first-in-first-out.
+        /// All forward passes, then all backward passes (Huang and others, *GPipe*, 2019); backward is
+        /// first-in-first-out here.
         GPipe = "gpipe",
         /// One forward, one backward (Narayanan and others, *PipeDream-Flush*, 2021).
         OneForwardOneBackward = "1f1b",
@@ -19,7 +19,7 @@ system::names! {
     }
 }
 
-/// A name that is not a kind of schedule.
+/// Error: no kind of schedule has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a schedule: gpipe, 1f1b, interleaved and zero-bubble are")]
 pub struct UnknownSchedule(pub String);

@@ -1,10 +1,9 @@
 //! Assignment of a model's stages to the ranks of a pipeline.
 
 /// Round-robin assignment of stages (model chunks) to the ranks of a pipeline: stage s is on rank s modulo
-/// the ranks.
+/// the number of ranks.
 ///
-/// A rank is a coordinate along [`Axis::Pipeline`](collective::Axis::Pipeline) here, not a number in the
-/// world.
+/// Ranks are coordinates along [`Axis::Pipeline`](collective::Axis::Pipeline), not world numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StageLayout {
     /// Number of pipeline ranks; at least 1.

@@ -1,20 +1,23 @@
-//! Loads: micro-batches in flight (activations, kept weight halves and received tensors) at each index of a
-//! schedule.
+//! Loads: micro-batches in flight (activations, tensors kept for weight gradients, and received tensors) at
+//! each index of a schedule.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 
-/// Numbers of micro-batches whose tensors are held.
+/// Numbers of micro-batches whose tensors are held in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// Activations, from the forward pass to the end of the backward pass or of its input half.
+    /// Micro-batches with activations, from the forward pass to the end of the backward pass or of its input
+    /// half.
     pub activations: usize,
-    /// Tensors kept for the weight gradients, from the end of `BackwardInput` to the end of `BackwardWeight`.
+    /// Micro-batches with tensors kept for weight gradients, from the end of `BackwardInput` to the end of
+    /// `BackwardWeight`.
     pub weights: usize,
-    /// Inputs received ahead, from the receive to the forward pass, where they become part of the
-    /// activations.
+    /// Micro-batches whose input was received ahead, from the receive to the forward pass; the input then
+    /// counts as an activation.
     pub received_forward: usize,
-    /// Output gradients received ahead, from the receive to the backward pass that consumes them.
+    /// Micro-batches whose output gradient was received ahead, from the receive to the backward pass that
+    /// consumes it.
     pub received_backward: usize,
 }
 
@@ -33,7 +36,7 @@ impl Held {
         self.max(other) == self
     }
 
-    /// Returns the numbers held while an action runs, and after it.
+    /// Returns the numbers held during an action, and after it.
     fn step(mut self, action: Action, received: bool) -> (Held, Held) {
         let received = usize::from(received);
         match action.kind {
@@ -60,8 +63,8 @@ impl Held {
     }
 }
 
-/// Micro-batches that a stage or a rank holds along its list. Indices are those of the rank's list: the order
-/// in which its host enqueues and allocates, so the counts are exact for any durations of passes.
+/// Micro-batches that a stage or rank holds at each index of the rank's list. The host enqueues and allocates
+/// in list order, so the numbers are exact for passes of any duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Numbers held during the action at each index.
@@ -71,8 +74,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns the pairs of activations and kept halves held at once that no other pair exceeds in both. The
-    /// maximum of `activations × a + weights × w` is at one of them, for any a and w.
+    /// Returns the pairs of activations and kept weight halves held at once that no other pair exceeds in
+    /// both. The maximum of `activations × a + weights × w` is at one of them, for any a and w.
     pub fn levels(&self) -> Vec<Held> {
         let only =
             |held: &Held| Held { activations: held.activations, weights: held.weights, ..Held::default() };
@@ -92,7 +95,7 @@ impl Load {
     }
 }
 
-/// Micro-batches that the stages and ranks of a schedule hold.
+/// Micro-batches held by the stages and ranks of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loads {
     /// Load of each stage, over the indices of its rank's list.
@@ -101,7 +104,7 @@ pub struct Loads {
     pub ranks: Vec<Load>,
 }
 
-/// Counts the micro-batches that a valid schedule holds.
+/// Computes the micro-batches held by the stages and ranks of a valid schedule.
 pub fn loads(schedule: &Schedule) -> Loads {
     let mut stages = vec![Load::default(); schedule.stages];
     let mut ranks = vec![Load::default(); schedule.ranks];

@@ -2,11 +2,11 @@
 //!
 //! The one idea: **a schedule is data.** A generator lists the actions of every rank in order ([`Schedule`]).
 //! [`validate`] proves the lists correct, [`simulate`] computes their times and idle time, [`loads`] counts
-//! the micro-batches they hold, and [`text`] and [`svg`] draw them. None of this needs a device or a model.
-//! [`Executor`] executes the lists.
+//! the micro-batches held, and [`text`] and [`svg`] draw the schedule. None of this needs a device or a
+//! model. [`Executor`] executes the lists.
 //!
-//! Every schedule runs the backward passes of a stage in increasing micro-batch order, weight gradients
-//! included. Gradients add up in that order, so every schedule gives the same bits.
+//! Every schedule runs the backward passes of a stage in increasing micro-batch order, including weight
+//! gradients. Gradients are added in that order, so every schedule gives the same bits.
 //!
 //! ```
 //! use parallel::pipeline::{ActionTimes, Schedule, ScheduleKind, Shape, simulate, text, validate};

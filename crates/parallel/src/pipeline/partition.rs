@@ -6,13 +6,13 @@ use nn::Stage;
 
 use crate::pipeline::load::Load;
 
-/// Reason why a partition is refused.
+/// The reason why a partition is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartitionError {
-    /// A partition into 0 stages.
+    /// The partition has 0 stages.
     #[error("a model cannot be divided into 0 stages")]
     NoStages,
-    /// More stages than layers.
+    /// There are more stages than layers.
     #[error("{layers} layers cannot be divided into {stages} stages: a stage would be empty")]
     TooManyStages {
         /// Requested number of stages.
@@ -20,7 +20,7 @@ pub enum PartitionError {
         /// Number of layers of the model.
         layers: usize,
     },
-    /// Layer counts for another number of stages.
+    /// Layer counts are listed for another number of stages.
     #[error("the layer counts are for {counts} stages; the pipeline has {stages}")]
     Counts {
         /// Number of counts.
@@ -28,13 +28,13 @@ pub enum PartitionError {
         /// Number of stages of the pipeline.
         stages: usize,
     },
-    /// A stage without a layer.
+    /// A stage has no layer.
     #[error("stage {stage} (from 0) has no layer")]
     EmptyStage {
         /// The stage, from 0.
         stage: usize,
     },
-    /// Layer counts whose sum is not the model's number of layers.
+    /// The layer counts do not add up to the model's number of layers.
     #[error("the stages' layers add up to {sum}; the model has {layers}")]
     Sum {
         /// Sum of the counts.
@@ -46,15 +46,14 @@ pub enum PartitionError {
 
 /// Time of each layer for forward and backward of one micro-batch, in any common unit.
 ///
-/// The first layer includes everything before the layers (embeddings), the last one everything after them
-/// (head).
+/// The first layer includes everything before it (embeddings), the last layer everything after it (head).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerCosts {
     /// Time of each layer.
     pub layers: Vec<u64>,
-    /// Extra time of each layer if backward recomputes it; 0 for missing entries.
+    /// Extra time of each layer if backward recomputes it; missing entries count as 0.
     pub again: Vec<u64>,
-    /// Number of recomputed layers in every stage, counted from its first.
+    /// Number of recomputed layers per stage, counted from its first.
     pub recomputed: usize,
 }
 
@@ -66,7 +65,7 @@ impl LayerCosts {
         own.iter().chain(again).copied().fold(0, u64::saturating_add)
     }
 
-    /// Returns the time of a stage by its layers, as [`LayerCosts::of`] has it, in constant time a call.
+    /// Returns a function that computes [`LayerCosts::stage_time`] in constant time per call.
     fn by_range(&self) -> impl Fn(Range<usize>) -> u64 {
         let own = Sums::of(self.layers.iter());
         let again = Sums::of(self.again.iter());
@@ -85,19 +84,18 @@ pub struct HeldBytes {
     pub parameters: u64,
     /// Bytes of one micro-batch's activations, held from forward to the end of backward or of its input half.
     pub activations: u64,
-    /// Bytes of one micro-batch kept for the weight gradients, from the end of backward's input half.
+    /// Bytes of one micro-batch kept for weight gradients, from the end of backward's input half.
     pub weights: u64,
 }
 
 /// Bytes that a model holds, layer by layer.
 ///
-/// The first layer includes everything before the layers (embeddings), the last one everything after them
-/// (head).
+/// The first layer includes everything before it (embeddings), the last layer everything after it (head).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerBytes {
     /// Bytes of each layer.
     pub layers: Vec<HeldBytes>,
-    /// Bytes of the tensor that is passed from a stage to the next.
+    /// Bytes of the tensor sent from a stage to the next.
     pub crossing: u64,
 }
 
@@ -119,7 +117,7 @@ impl Partition {
     /// Creates the partition with `counts` layers in each stage.
     ///
     /// # Errors
-    /// Counts for another number of stages, an empty stage, or a sum that is not the model's number of
+    /// The counts are for another number of stages, a stage is empty, or the sum is not the model's number of
     /// layers.
     pub fn explicit(layers: usize, stages: usize, counts: &[usize]) -> Result<Self, PartitionError> {
         check(layers, stages)?;
@@ -136,7 +134,7 @@ impl Partition {
         Ok(Partition { counts: counts.to_vec() })
     }
 
-    /// Finds the partition whose slowest stage is fastest.
+    /// Finds the partition that minimises the time of the slowest stage.
     ///
     /// # Errors
     /// 0 stages, or more stages than layers.
@@ -145,8 +143,8 @@ impl Partition {
         partition(costs.layers.len(), stages, |_, range| cost(range))
     }
 
-    /// Finds the partition whose largest stage peak is smallest, for the loads of a schedule's stages
-    /// ([`loads`](crate::pipeline::loads)). If a rank holds several stages, each counts separately.
+    /// Finds the partition that minimises the largest peak memory of a stage, under the loads of a schedule's
+    /// stages ([`loads`](crate::pipeline::loads)). Several stages of one rank count separately.
     ///
     /// # Errors
     /// 0 stages, or more stages than layers.
@@ -189,7 +187,7 @@ impl Partition {
     }
 }
 
-/// Sums of the first numbers of a list, for sums over ranges.
+/// Prefix sums of a list, for sums over ranges.
 struct Sums(Vec<u128>);
 
 impl Sums {
@@ -227,8 +225,8 @@ fn check(layers: usize, stages: usize) -> Result<(), PartitionError> {
 }
 
 /// Finds the partition with the smallest maximum cost. Ties go to the smallest sum of squares, then to the
-/// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first, for
-/// a `cost` that does not fall as a stage grows at its end.
+/// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first;
+/// `cost` must not fall as a stage is extended at its end.
 fn partition(
     layers: usize,
     stages: usize,
@@ -256,9 +254,9 @@ fn partition(
     Ok(Partition { counts })
 }
 
-/// Returns the best value, by first stage and first layer, of partitions of the remaining layers over the
-/// remaining stages. `join` of a stage's cost and 0 is a lower bound of every partition in which that stage
-/// is as long or longer, so those are not looked at once one of them is no better than what was found.
+/// Returns, by first stage and first layer, the best value of partitioning the remaining layers over the
+/// remaining stages. `join` of a stage's cost and 0 is a lower bound for all partitions in which that stage
+/// is at least as long; the search stops once this bound is no better than the best value.
 fn tails(
     layers: usize,
     stages: usize,
@@ -268,7 +266,7 @@ fn tails(
     let mut tails = vec![vec![None; layers + 1]; stages + 1];
     tails[stages][layers] = Some(0);
     for stage in (0..stages).rev() {
-        // Every stage, before and after this one, has a layer.
+        // Every stage before and after this one has a layer.
         let after = stages - stage - 1;
         for start in stage..layers - after {
             let mut best: Option<u128> = None;

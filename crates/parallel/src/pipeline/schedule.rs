@@ -7,10 +7,9 @@ use crate::pipeline::layout::StageLayout;
 /// The actions of every rank of a pipeline in one step, in order.
 ///
 /// A rank's list is the order in which its host enqueues: compute on one stream, transfers on another, each
-/// waiting only for its inputs. All transfers of all ranks follow one global order that agrees with the order
-/// of the passes around them. They may therefore run one by one with sends that wait for their receives, and
-/// any two ranks see their common transfers in the same order. With equal stages, one transfer stream per
-/// rank costs no time.
+/// waiting only for its inputs. All transfers of all ranks follow one global order, consistent with the
+/// passes around them. They may therefore run one by one with blocking sends, and any two ranks see their
+/// common transfers in the same order. With equal stages, one transfer stream per rank costs no time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// Kind of the schedule.
@@ -46,7 +45,7 @@ impl Schedule {
         self.layout().chunks()
     }
 
-    /// Returns the stage at the other end of a transfer; `None` for other actions, or at the model's ends.
+    /// Returns the stage at the other end of a transfer; `None` for a pass, and at the model's ends.
     pub fn other_stage(&self, action: Action) -> Option<usize> {
         match action.kind {
             ActionKind::SendForward | ActionKind::ReceiveBackward => {
@@ -57,8 +56,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the rank at the other end of a transfer; `None` for other actions, and if both stages are on
-    /// one rank.
+    /// Returns the rank at the other end of a transfer; `None` for a pass, or if both stages are on one rank.
     pub fn peer(&self, action: Action) -> Option<usize> {
         let peer = self.rank_of(self.other_stage(action)?);
         (peer != self.rank_of(action.stage)).then_some(peer)

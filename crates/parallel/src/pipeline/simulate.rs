@@ -28,7 +28,7 @@ pub struct ActionTimes {
 }
 
 impl ActionTimes {
-    /// Returns equal times for all stages: forward, `BackwardInput` and `BackwardWeight`.
+    /// Creates equal times for all stages; `passes` are forward, `BackwardInput` and `BackwardWeight`.
     pub fn equal(stages: usize, passes: [u64; 3], transfer: u64) -> Self {
         let [forward, backward_input, backward_weight] = passes;
         let stage = StageTimes { forward, backward_input, backward_weight };
@@ -60,17 +60,17 @@ pub struct Span {
 /// The simulated times of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// Span of each action by rank and index. A transfer has the same span at both ends: the time in which
-    /// the tensor moves.
+    /// Span of each action by rank and index. Both ends of a transfer have the same span: the time during
+    /// which the tensor moves.
     pub spans: Vec<Vec<Span>>,
     /// End of the last action.
     pub makespan: u64,
-    /// Time during which each rank computes.
+    /// Compute time of each rank.
     pub busy: Vec<u64>,
 }
 
 impl Timeline {
-    /// Converts to a unit of `unit` present units; every time is rounded to the nearest.
+    /// Converts to a coarser unit of `unit` current units, rounding every time to the nearest.
     pub fn in_units(&self, unit: u64) -> Timeline {
         let unit = unit.max(1);
         let round = |time: u64| (time + unit / 2) / unit;
@@ -82,19 +82,19 @@ impl Timeline {
         }
     }
 
-    /// Fraction of the makespan in which a rank does not compute.
+    /// Fraction of the makespan during which a rank does not compute.
     pub fn idle(&self, rank: usize) -> f64 {
         share(self.makespan - self.busy[rank], self.makespan)
     }
 
-    /// Fraction of the makespan in which ranks do not compute, over all ranks.
+    /// Fraction of the makespan during which ranks do not compute, averaged over all ranks.
     pub fn bubble(&self) -> f64 {
         let all = self.makespan * self.busy.len() as u64;
         share(all - self.busy.iter().sum::<u64>(), all)
     }
 
-    /// Returns the changes over time of a load's activations and kept halves on a rank, each at the start of
-    /// the pass that first holds that many.
+    /// Returns the changes over time of a rank's activations and kept weight halves: (start of the pass, new
+    /// numbers).
     pub fn over_time(&self, schedule: &Schedule, rank: usize, load: &Load) -> Vec<(u64, Held)> {
         let mut changes: Vec<(u64, Held)> = Vec::new();
         for (index, action) in schedule.actions[rank].iter().enumerate() {
@@ -115,12 +115,12 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 /// Simulates a schedule. Each rank has a compute stream and a transfer stream, which both follow its list,
-/// and a host that is ahead of them. A pass starts when the pass before it has ended and its input exists. A
-/// rank reaches its end of a transfer when its previous transfer has ended and, at the sender, the tensor
-/// exists; the tensor moves once both ends are reached.
+/// and a host that runs ahead. A pass starts when the previous pass has ended and its input exists. An end of
+/// a transfer is ready when the rank's previous transfer has ended and, for the sender, the tensor exists.
+/// The tensor moves once both ends are ready.
 ///
 /// # Errors
-/// An invalid schedule, times for another number of stages, or a deadlock of the transfer streams.
+/// The schedule is invalid, times are listed for another number of stages, or transfer streams deadlock.
 pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
     validate(schedule)?;
     let listed = times.stages.len();
@@ -136,24 +136,24 @@ pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
 /// The streams of one rank.
 #[derive(Clone, Copy, Default)]
 struct Streams {
-    /// Next index of the list for the compute stream.
+    /// Index of the compute stream's next action.
     compute: usize,
     /// Time at which the compute stream is free.
     compute_free: u64,
-    /// Next index of the list for the transfer stream.
+    /// Index of the transfer stream's next action.
     transfer: usize,
     /// Time at which the transfer stream is free.
     transfer_free: u64,
 }
 
-/// Times at which the two ends of a transfer are reached.
+/// Times at which the two ends of a transfer are ready; `None` while unknown.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     send: Option<u64>,
     receive: Option<u64>,
 }
 
-/// The progress of all ranks through a schedule.
+/// A simulation in progress.
 struct Simulation<'a> {
     schedule: &'a Schedule,
     times: &'a ActionTimes,
@@ -190,7 +190,7 @@ impl<'a> Simulation<'a> {
         any
     }
 
-    /// Runs the next pass of a rank, if its input exists. Returns whether it ran.
+    /// Runs a rank's next pass if its input exists; returns whether it ran.
     fn compute(&mut self, rank: usize) -> bool {
         let index = self.streams[rank].compute;
         let Some(action) = self.schedule.actions[rank].get(index).copied() else { return false };
@@ -198,7 +198,7 @@ impl<'a> Simulation<'a> {
             let Some(input) = self.input(action) else { return false };
             let start = input.max(self.streams[rank].compute_free);
             let end = start + self.times.of(action);
-            // The input gradient of an undivided backward is sent at its end, because it is one action.
+            // An undivided backward sends the input gradient at its end, because it is one action.
             match action.kind {
                 ActionKind::Forward => {
                     let cell = self.cell(false, action.stage, action.micro_batch);
@@ -245,7 +245,7 @@ impl<'a> Simulation<'a> {
         Some(Span { start, end: start + self.times.transfer })
     }
 
-    /// Reaches the rank's end of its next transfer, and completes the transfer if the other end is reached
+    /// Makes a rank's end of its next transfer ready, and completes the transfer if the other end is ready
     /// too.
     fn transfer(&mut self, rank: usize) -> bool {
         let index = self.streams[rank].transfer;

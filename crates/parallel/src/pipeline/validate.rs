@@ -12,18 +12,18 @@ use crate::pipeline::shape::Shape;
 /// Properties of a valid schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Ranks that would wait forever if sends waited for their receives; empty for generated schedules.
+    /// Ranks that would wait forever if sends blocked until their receives; empty for generated schedules.
     pub rendezvous: Vec<Stuck>,
-    /// Whether any two ranks have all their common transfers, in both directions, in the same order, as
-    /// process groups require.
+    /// Whether any two ranks have their common transfers of both directions in the same order, as process
+    /// groups require.
     pub same_order: bool,
     /// Micro-batches held by stages and ranks.
     pub loads: Loads,
 }
 
-/// Proves that a schedule is valid: every micro-batch runs forward and backward once in every stage, each
-/// action follows its inputs, backward passes are in micro-batch order, sends and receives match in order,
-/// there is no deadlock with buffered sends, and no more micro-batches are in flight than the kind allows.
+/// Proves that a schedule is valid. Every micro-batch runs forward and backward once in every stage, each
+/// action follows its inputs, backward passes are in micro-batch order, and sends match receives in order.
+/// There is no deadlock with buffered sends, and no more micro-batches are in flight than the kind allows.
 ///
 /// # Errors
 /// The first violation, with rank, index and action.
@@ -65,10 +65,10 @@ struct Listed {
     action: Action,
 }
 
-/// The actions done so far.
+/// The actions checked so far.
 struct Done<'a> {
     schedule: &'a Schedule,
-    /// Whether each action is done, by stage, micro-batch and kind.
+    /// Whether each action was listed, by stage, micro-batch and kind.
     done: Vec<bool>,
     /// The latest micro-batch of each stage's input and weight halves.
     latest: Vec<[Option<usize>; 2]>,
@@ -96,7 +96,7 @@ impl<'a> Done<'a> {
         (action.stage * self.schedule.micro_batches + action.micro_batch) * KINDS.len() + kind
     }
 
-    /// Returns whether the schedule should contain an action.
+    /// Returns whether a complete schedule contains this action.
     fn exists(&self, action: Action) -> bool {
         let Schedule { stages, micro_batches, .. } = *self.schedule;
         action.stage < stages
@@ -127,7 +127,7 @@ impl<'a> Done<'a> {
         Ok(())
     }
 
-    /// Returns the first action that `action` needs on its own rank and that is not done.
+    /// Returns the first missing action that `action` needs on its own rank.
     fn lacks(&self, action: Action) -> Option<Action> {
         let Action { stage, micro_batch, kind } = action;
         let of = |kind| Action::new(stage, kind, micro_batch);
@@ -195,7 +195,7 @@ fn halves(action: Action) -> impl Iterator<Item = Action> {
 }
 
 /// Checks that each rank receives what its peers send, in order. Returns whether each pair of ranks also
-/// agrees on the order of both directions together.
+/// agrees on the order across both directions.
 fn check_matching(schedule: &Schedule) -> Result<bool> {
     let mut same_order = true;
     for a in 0..schedule.ranks {
@@ -248,7 +248,7 @@ fn other_end(schedule: &Schedule, action: Action) -> Option<Action> {
     Some(Action::new(schedule.other_stage(action)?, kind, action.micro_batch))
 }
 
-/// Checks the bounds on activations and, for ZB-H1, on activations plus halves for the weight gradients.
+/// Checks the bounds on activations and, for ZB-H1, on activations plus kept weight halves.
 fn check_in_flight(schedule: &Schedule, loads: &Loads) -> Result<()> {
     let Schedule { kind, ranks, stages, micro_batches, .. } = *schedule;
     for (rank, load) in loads.ranks.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! ZB-H1: 1F1B whose weight gradients are computed when a rank would otherwise be idle.
+//! ZB-H1: 1F1B that computes weight gradients when a rank would otherwise be idle.
 //!
-//! Qi, Wan, Huang and Lin, *Zero Bubble Pipeline Parallelism*, 2023, section 2: only the gradient of a
+//! Qi, Wan, Huang and Lin, *Zero Bubble Pipeline Parallelism*, 2023, section 2. Only the gradient of a
 //! stage's input is urgent, because the previous stage waits for it. Forward and input-backward passes keep
-//! 1F1B's order. The weight half of a micro-batch on stage i runs i micro-batches later, and fills time at
-//! the end that would be idle. A stage holds at most 1F1B's p − i activations; including micro-batches whose
-//! weight half is due, it holds at most p, as the first stage of 1F1B does. With equal times and at least 2 p
-//! micro-batches, ranks are idle a third as long as under 1F1B.
+//! 1F1B's order. The weight half of a micro-batch on stage i runs i micro-batches later, and fills idle time
+//! at the end. A stage holds at most 1F1B's p − i activations; including micro-batches whose weight half is
+//! due, at most p, like the first stage of 1F1B. With equal times and at least 2 p micro-batches, ranks are
+//! idle a third as long as under 1F1B.
 
 use crate::pipeline::action::{Action, ActionKind};
 

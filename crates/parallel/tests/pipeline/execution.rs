@@ -1,5 +1,5 @@
-//! The executor: every schedule gives the gradients of one rank, bit for bit, and at each index of its list
-//! holds exactly the received tensors that the loads predict.
+//! The executor: every schedule gives the gradients of one rank, bit for bit, and holds the predicted number
+//! of received tensors at each index of its list.
 
 use autograd::{Mode, Tape, Var, ops};
 use collective::{Axis, Communicator, GridGroups, RankGrid, threads};
@@ -55,7 +55,7 @@ impl Model for Layer {
     }
 }
 
-/// A feed that provides generated micro-batches, and checks the held tensors at the start of each pass.
+/// A feed that generates micro-batches, and checks the held tensors at the start of each pass.
 struct Watching<'a> {
     device: Device,
     schedule: &'a Schedule,
@@ -74,8 +74,9 @@ impl Watching<'_> {
         Tensor::from_host(&self.device, &values, [ROWS, WIDTH], Category::Input).unwrap()
     }
 
-    /// Number of tensors from other ranks that are held: inputs while an activation or the weight half needs
-    /// them, gradients from their receive to the end of their pass, which in this model is the weight half's.
+    /// Number of tensors from other ranks held at an index: inputs while an activation or weight half needs
+    /// them, and gradients from their receive to the end of their pass, which in this model is the weight
+    /// half's.
     fn expected(&self, action: Action, index: usize) -> usize {
         let last = self.schedule.stages - 1;
         let of = |stage: usize| {
@@ -190,7 +191,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
     Ok((stages.into_iter().zip(parts.iter().map(gradients)).collect(), loss, feed.losses))
 }
 
-/// Collects the results of all ranks.
+/// Runs a schedule on all its ranks, and collects the results.
 fn run(schedule: &Schedule) -> RunResults {
     let shared = schedule.clone();
     let body = move |communicator: Communicator| run_rank(&shared, communicator);

@@ -4,7 +4,7 @@ use parallel::pipeline::{ActionTimes, Schedule, ScheduleKind, simulate, svg, tex
 
 use super::shapes::schedule;
 
-/// Returns the rows of a drawing with equal times, without title and axis.
+/// Returns the rows of a drawing, without title and axis.
 fn rows(schedule: &Schedule, passes: [u64; 3], unit: u64) -> String {
     let timeline = simulate(schedule, &ActionTimes::equal(schedule.stages, passes, 0)).unwrap();
     text(schedule, &timeline, unit).split_inclusive('\n').skip(2).collect()
@@ -15,7 +15,7 @@ fn assert_rows(schedule: &Schedule, passes: [u64; 3], unit: u64, figure: &str) {
     assert_eq!(drawn, figure.trim_start_matches('\n'), "\n{drawn}");
 }
 
-/// GPipe, figure 2c, with backward as long as forward, here first-in-first-out.
+/// GPipe, figure 2c, with backward as long as forward and first-in-first-out.
 #[test]
 fn gpipe() {
     let figure = "
@@ -63,7 +63,7 @@ rank 3  ·  ·  ·  F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 
     assert_rows(&schedule(ScheduleKind::ZeroBubble, 4, 1, 8), [1, 1, 1], 1, figure);
 }
 
-/// The complete list of the last of two ranks, with transfers and reduction.
+/// The complete list of the last of two ranks, with transfers.
 #[test]
 fn transfers_are_listed_where_they_are_needed() {
     let schedule = schedule(ScheduleKind::OneForwardOneBackward, 2, 1, 3);

@@ -65,7 +65,7 @@ fn the_smallest_peak_follows_the_schedule() {
     assert_eq!(smallest(ScheduleKind::OneForwardOneBackward), [1, 2, 3, 6]);
 }
 
-/// Returns all partitions of `layers` into `stages`.
+/// Returns all partitions of `layers` into `stages` stages.
 fn all(layers: Range<usize>, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers.len()]];

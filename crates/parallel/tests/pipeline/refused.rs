@@ -1,4 +1,4 @@
-//! Invalid schedules and shapes are refused with their reason.
+//! Invalid schedules and shapes are rejected with a reason.
 
 use parallel::pipeline::{
     Action, ActionKind, ActionTimes, Schedule, ScheduleError, ScheduleKind, Sends, Shape, Stuck, deadlock,

@@ -1,4 +1,4 @@
-//! The schedules that the tests iterate over.
+//! The schedules over which the tests iterate.
 
 use parallel::pipeline::{Schedule, ScheduleKind, Shape};
 
@@ -6,7 +6,8 @@ pub(crate) fn schedule(kind: ScheduleKind, ranks: usize, chunks: usize, micro_ba
     Schedule::new(kind, Shape { ranks, chunks, micro_batches }).unwrap()
 }
 
-/// Returns every kind with 1 to 8 ranks, 1 to 24 micro-batches and 1 to 4 chunks, where the kind allows them.
+/// Returns schedules of every kind with 1 to 8 ranks, 1 to 24 micro-batches and 1 to 4 chunks, as far as the
+/// kind allows.
 pub(crate) fn every() -> impl Iterator<Item = Schedule> {
     ScheduleKind::ALL.into_iter().flat_map(of)
 }

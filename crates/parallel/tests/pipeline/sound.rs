@@ -1,4 +1,4 @@
-//! Generated schedules of every shape are valid and hold no more than they may.
+//! Generated schedules of every shape are valid and hold no more than allowed.
 
 use parallel::pipeline::{ActionKind, Held, ScheduleKind, validate};
 

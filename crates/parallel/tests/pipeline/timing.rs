@@ -14,7 +14,7 @@ fn equal(schedule: &Schedule, passes: [u64; 3]) -> Timeline {
     simulate(schedule, &ActionTimes::equal(schedule.stages, passes, 0)).unwrap()
 }
 
-/// Asserts the fraction of idle time over all ranks, exactly.
+/// Asserts that the fraction of idle time over all ranks is exactly `part / whole`.
 fn assert_bubble(schedule: &Schedule, timeline: &Timeline, part: usize, whole: usize) {
     let all = timeline.makespan * schedule.ranks as u64;
     let idle = all - timeline.busy.iter().sum::<u64>();
@@ -107,7 +107,7 @@ fn transfers_are_hidden_except_at_the_ends() {
     assert_eq!(timeline.makespan, 300 * (16 + 3) + 2 * 3 * 20);
 }
 
-/// Returns the end of a schedule whose transfers never wait for each other.
+/// Returns the end time of a schedule whose transfers never wait for each other.
 fn end_with_free_transfers(schedule: &Schedule, times: &ActionTimes) -> u64 {
     let wire = if schedule.ranks > 1 { times.transfer } else { 0 };
     let mut ends = HashMap::new();

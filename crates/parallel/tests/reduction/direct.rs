@@ -1,5 +1,5 @@
-//! Peer access simulated over the threads' transport. Shared memory is summed by collectives of the same
-//! order, and other calls on shared regions are refused.
+//! Peer access simulated over the transport between threads. Collectives of the same order sum shared memory;
+//! other calls on shared regions fail.
 
 use std::cell::RefCell;
 
@@ -9,7 +9,7 @@ use collective::{
 };
 use device::{Region, StreamKind};
 
-/// A test's wrapper of a rank's communicator.
+/// Wraps a rank's communicator for a test.
 pub(crate) type Over = fn(Communicator) -> Communicator;
 
 /// Returns the communicator unchanged.
@@ -29,7 +29,7 @@ pub(crate) fn over(mut communicator: Communicator) -> Communicator {
 
 struct Direct {
     inner: ProcessGroup,
-    /// Addresses and bytes of shared regions; none after a sum in another order than the inner group's.
+    /// Address and bytes of each shared region; empty after a sum in another order than the inner group's.
     shared: RefCell<Vec<(u64, usize)>>,
 }
 

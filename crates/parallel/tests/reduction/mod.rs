@@ -35,7 +35,7 @@ fn gradient(use_id: u32, micro_batch: usize, elements: usize) -> Vec<f32> {
     values
 }
 
-/// Returns the nearest value of `dtype`.
+/// Rounds to the nearest value of `dtype`.
 fn rounded(value: f32, dtype: DType) -> f32 {
     if dtype == DType::Bf16 { bf16::from_f32(value).to_f32() } else { value }
 }
@@ -54,7 +54,7 @@ fn read(tensor: &Tensor) -> tensor::Result<Vec<f32>> {
     })
 }
 
-/// Computes the sum by its definition: every micro-batch's sum and every node is rounded to `dtype`.
+/// Computes a sum by its definition: every micro-batch's sum and every node is rounded to `dtype`.
 fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize, dtype: DType) -> Vec<f32> {
     let per_lane = micro_batches / lanes;
     let add = |a: Vec<f32>, b: &[f32]| -> Vec<f32> {
@@ -79,7 +79,7 @@ fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize, dt
 
 const SHAPES: [usize; 5] = [9000, 5, 300, 9500, 128];
 
-/// Creates five parameters in three units, the first of which is used twice.
+/// Creates five parameters in three units; the first parameter is used twice.
 fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
     let mut parameters = Parameters::new(device, 1, dtype);
     let mut create = |i: usize| {
@@ -121,7 +121,7 @@ const ALL: [How; 6] = [
     (Reduction::Library, 0, DType::Bf16),
 ];
 
-/// The end of buckets of several gradients.
+/// Closes buckets after several gradients.
 const END: BucketEnd = BucketEnd::Bytes(40_000);
 
 /// Runs two steps of simulated backward passes as one rank, and returns the loss and gradients of the second.
@@ -179,7 +179,7 @@ fn divided(communicator: Communicator, group: usize) -> Result<DividedGroup> {
     Ok(groups.divided(Axis::Data)?)
 }
 
-/// Assembles the parts of some ranks; every element must be present once.
+/// Assembles the parts of several ranks; every element must be present once.
 fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<OwnedPart>)>) -> Vec<Vec<f32>> {
     let mut all = SHAPES.map(|elements| vec![None; elements]);
     for (parameter, first, values) in ranks.flat_map(|(_, parts)| parts) {
@@ -190,7 +190,7 @@ fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<OwnedPart>)>) -> Vec<V
     all.map(|values| values.into_iter().map(Option::unwrap).collect()).into()
 }
 
-/// The sums of the gradients of all parameters, by their definition.
+/// Returns the sums of the gradients of all parameters, by definition.
 fn references(micro_batches: usize, lanes: usize, dtype: DType) -> Vec<Vec<f32>> {
     let of =
         |(index, elements): (usize, &usize)| expected(index as u32, *elements, micro_batches, lanes, dtype);
@@ -263,7 +263,7 @@ fn every_grid_gives_the_defined_sum() {
     }
 }
 
-/// Values that identify their element, exact in bf16 too.
+/// Returns a value that identifies its element, exact in bf16 too.
 fn mark(parameter: usize, element: usize) -> f32 {
     (1 + parameter + (element / 4096) * 16) as f32
 }

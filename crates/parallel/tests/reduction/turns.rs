@@ -6,10 +6,10 @@ use parallel::data::{Assignment, BucketEnd, Reduction};
 
 use super::{How, OwnedPart, assemble, expected, references, run};
 
-/// Lanes, micro-batches, ranks, and ranks of a group.
+/// Numbers of lanes, micro-batches, ranks, and ranks per group.
 type Grid = (usize, usize, usize, usize);
 
-/// One group: powers of two, other numbers of ranks, and several micro-batches in a lane.
+/// Grids of one group: powers of two, other numbers of ranks, and several micro-batches per lane.
 const ONE_GROUP: [Grid; 12] = [
     (2, 2, 2, 2),
     (8, 8, 2, 2),
@@ -25,7 +25,7 @@ const ONE_GROUP: [Grid; 12] = [
     (6, 12, 4, 4),
 ];
 
-/// Several groups, the last ones of a single rank.
+/// Grids of several groups; the last ones have groups of a single rank.
 const GROUPS: [Grid; 9] = [
     (4, 4, 4, 2),
     (8, 16, 8, 4),
@@ -38,7 +38,8 @@ const GROUPS: [Grid; 9] = [
     (5, 10, 3, 1),
 ];
 
-/// One bucket for each gradient, for some, for all, and for each unit, with the ZeRO stage.
+/// Rules for closing buckets, with the ZeRO stage: one bucket for each gradient, for some, for all, and for
+/// each unit.
 const ENDS: [(BucketEnd, u32); 4] = [
     (BucketEnd::Bytes(1), 2),
     (BucketEnd::Bytes(40_000), 2),

@@ -1,4 +1,4 @@
-//! Sums of gradients within a rank: buffers by lane, and the levels of the tree that lie inside the rank.
+//! Gradient sums within a rank: buffers by lane, and the levels of the tree inside the rank.
 
 use device::{Category, DType, Device, Request};
 use tensor::{Tensor, ops};
@@ -6,22 +6,22 @@ use tensor::{Tensor, ops};
 use crate::data::lanes::Lanes;
 use crate::error::Result;
 
-/// The buffers in which a rank's micro-batches add their gradients lane by lane, and the lane that is
-/// current.
+/// Buffers in which a rank sums its micro-batches' gradients lane by lane, with the current micro-batch.
 #[derive(Debug)]
 pub(super) struct LaneSums {
     device: Device,
     lanes: Lanes,
-    /// Buckets by set.
+    /// Buckets by gradient set.
     sets: Vec<Vec<Tensor>>,
-    /// By bucket, the buffer of a lane without a set, from the bucket's first gradient to its sum.
+    /// By bucket, the buffer of a lane without a set, from the bucket's first gradient until it is added to
+    /// the set below.
     transient: Vec<Option<Tensor>>,
     /// The current micro-batch of the step, from 0.
     micro_batch: usize,
 }
 
 impl LaneSums {
-    /// Allocates zeroed sets of buckets, each with a number of elements and a type.
+    /// Allocates zeroed sets of buckets, each with a number of elements and a dtype.
     pub(super) fn new(device: &Device, lanes: Lanes, buckets: &[(usize, DType)]) -> Result<Self> {
         let set = |_| {
             let bucket = |(elements, dtype): &(usize, DType)| gradient_bucket(device, *elements, *dtype);
@@ -32,8 +32,7 @@ impl LaneSums {
         Ok(LaneSums { device: device.clone(), lanes, sets, transient, micro_batch: 0 })
     }
 
-    /// The buckets of the set that holds the rank's sums, or the first part of them, after its last
-    /// micro-batch.
+    /// The buckets that hold the rank's sums, or their first part, after its last micro-batch.
     pub(super) fn sums(&self) -> &[Tensor] {
         &self.sets[0]
     }
@@ -43,7 +42,7 @@ impl LaneSums {
         self.sets.iter().take(self.lanes.parts()).map(|set| set[bucket].clone()).collect()
     }
 
-    /// The sets that hold the further parts of the rank's sums.
+    /// The sets that hold the second and further parts of the rank's sums.
     pub(super) fn further_parts(&self) -> impl Iterator<Item = &[Tensor]> {
         self.sets[..self.lanes.parts()].iter().skip(1).map(Vec::as_slice)
     }
@@ -53,22 +52,22 @@ impl LaneSums {
         self.micro_batch
     }
 
-    /// Number of micro-batches of a step.
+    /// Number of micro-batches per step.
     pub(super) fn micro_batches(&self) -> usize {
         self.lanes.micro_batches()
     }
 
-    /// Continues `count` micro-batches later.
+    /// Advances by `count` micro-batches.
     pub(super) fn advance(&mut self, count: usize) {
         self.micro_batch += count;
     }
 
-    /// Continues with the first micro-batch of the next step.
+    /// Returns to the first micro-batch, for the next step.
     pub(super) fn restart(&mut self) {
         self.micro_batch = 0;
     }
 
-    /// Returns whether a micro-batch adds its gradients to those of its lane, instead of writing them.
+    /// Returns whether a micro-batch adds its gradients to its lane's sum, instead of overwriting it.
     pub(super) fn accumulates(&self, micro_batch: usize) -> bool {
         !micro_batch.is_multiple_of(self.lanes.micro_batches_per_lane())
     }
@@ -78,7 +77,8 @@ impl LaneSums {
         self.lanes.is_transient(self.lane_of(micro_batch))
     }
 
-    /// Number of sums with earlier lanes after a micro-batch, plus 1; 0 if it does not end a lane.
+    /// Returns 1 plus the number of additions to earlier lanes' sums after a micro-batch; 0 if it does not
+    /// end a lane.
     pub(super) fn folds(&self, micro_batch: usize) -> usize {
         match self.accumulates(micro_batch + 1) {
             true => 0,
@@ -96,7 +96,7 @@ impl LaneSums {
         !self.accumulates(self.micro_batch + 1)
     }
 
-    /// The buffer of a bucket in which the current micro-batch adds up.
+    /// Returns the buffer of a bucket that accumulates the current micro-batch.
     pub(super) fn buffer(&mut self, bucket: usize) -> Result<Tensor> {
         if let Some(set) = self.sets.get(self.set()) {
             return Ok(set[bucket].clone());
@@ -110,7 +110,7 @@ impl LaneSums {
         Ok(buffer)
     }
 
-    /// Adds up the levels of the tree that lie inside this rank and that the current lane completes.
+    /// Adds a bucket up the levels of the tree that the current lane completes within this rank.
     pub(super) fn fold(&mut self, bucket: usize) -> Result<()> {
         let top = self.set();
         let mut upper = self.transient[bucket].take();

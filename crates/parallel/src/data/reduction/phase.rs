@@ -1,9 +1,9 @@
-//! The phase of a micro-batch in a step.
+//! How a micro-batch's backward pass uses the gradient buffers.
 
-/// Properties of a micro-batch that decide how its backward pass uses the gradient buffers.
+/// Properties of a micro-batch that determine its backward pass's use of gradient buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SinkPhase {
-    /// Whether gradients are added to those of the lane.
+    /// Whether gradients are added to the lane's sum.
     pub(super) accumulates: bool,
     /// Whether gradients are reduced over ranks.
     pub(super) reduces: bool,
@@ -11,18 +11,18 @@ pub(crate) struct SinkPhase {
     pub(super) is_transient: bool,
     /// Number of ranks whose gradients are reduced into shards.
     pub(super) senders: usize,
-    /// Number of sums of the lane's gradients with those of earlier lanes, plus 1, after the lane's last
-    /// micro-batch; else 0. The sums take no memory.
+    /// After a lane's last micro-batch, 1 plus the number of additions to earlier lanes' sums; otherwise 0.
+    /// The additions take no memory.
     pub(super) folds: usize,
 }
 
 impl SinkPhase {
-    /// Returns whether two phases use the same memory.
+    /// Returns whether both phases use the same memory.
     pub(crate) fn has_memory_of(self, other: SinkPhase) -> bool {
         self == SinkPhase { folds: self.folds, ..other }
     }
 
-    /// Returns whether two phases use memory that differs only in whether gradients are written or added.
+    /// Returns whether the phases differ only in whether gradients are overwritten or added.
     pub(crate) fn differs_in_accumulation(self, other: SinkPhase) -> bool {
         self.has_memory_of(SinkPhase { accumulates: !other.accumulates, ..other })
     }

@@ -11,33 +11,33 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(super) struct RankSums {
     device: Device,
-    /// The parts of all ranks. A library sums one of each rank.
+    /// Each rank's number of parts, and the order of additions. A library sums one part per rank.
     tree: RankTree,
-    /// Whether each rank needs only its own part of a sum of gradients.
+    /// Whether each rank needs only its own shard of a sum of gradients.
     scatters: bool,
     /// Buffers for [`Reduction::Tree`] on several ranks.
     scratch: Option<Scratch>,
 }
 
-/// Buffers for a shard of every part of one bucket.
+/// Workspace for one shard of every part of a bucket.
 #[derive(Debug)]
 struct Scratch {
     gradients: Tensor,
-    /// Buffer for the loss, in f32, on the last stage.
+    /// Workspace for the loss in f32, on the last stage.
     loss: Option<Tensor>,
 }
 
 /// A bucket to be summed.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
-    /// The rank's own parts, the first of which the sum over ranks replaces.
+    /// The rank's own parts; the sum replaces the first.
     pub(super) parts: Vec<Tensor>,
     /// Whether the bucket holds the loss, which every rank needs.
     pub(super) is_loss: bool,
 }
 
 impl RankSums {
-    /// Allocates the buffers for buckets of at most `largest` gradients and `loss` elements.
+    /// Allocates workspace for buckets of at most `largest` gradients and `loss` elements.
     pub(super) fn new(
         device: &Device,
         (reduction, tree, scatters): (Reduction, RankTree, bool),
@@ -55,12 +55,12 @@ impl RankSums {
         Ok(RankSums { device: device.clone(), tree, scatters, scratch })
     }
 
-    /// The parts of all ranks.
+    /// Each rank's number of parts, and the order of additions.
     pub(super) fn tree(&self) -> &RankTree {
         &self.tree
     }
 
-    /// Returns whether this code adds, in the order of the tree, instead of a library.
+    /// Returns whether this crate adds in the order of the tree, instead of a library.
     pub(super) fn adds_in_tree(&self) -> bool {
         self.scratch.is_some()
     }
@@ -70,8 +70,8 @@ impl RankSums {
         self.tree.ranks() > 1
     }
 
-    /// Sums buckets on the reduce stream, behind the work that compute has; `over` says that backward has
-    /// ended. Nothing may write to the buckets until compute waits for the stream.
+    /// Sums buckets on the reduce stream, after the compute work enqueued so far. `over`: backward has ended.
+    /// The buckets must not be written until compute waits for the stream.
     pub(super) fn sum(&self, buckets: &[Bucket], over: bool, group: &ProcessGroup) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
         if buckets.is_empty() || !self.is_distributed() {
@@ -125,7 +125,7 @@ impl Scratch {
         Ok(Scratch { gradients, loss: loss.transpose()? })
     }
 
-    /// The buffer for a bucket.
+    /// Returns the workspace for a bucket.
     fn of(&self, bucket: &Bucket, tree: &RankTree) -> Result<Tensor> {
         let buffer = self.loss.as_ref().filter(|_| bucket.is_loss).unwrap_or(&self.gradients);
         Ok(buffer.view(0, [tree.scratch_elements(bucket.parts[0].elements())])?)

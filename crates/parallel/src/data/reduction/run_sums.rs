@@ -1,4 +1,4 @@
-//! Sums of gradients where each rank runs a contiguous run of lanes.
+//! Sums of gradients when each rank runs contiguous lanes.
 
 use collective::{DividedGroup, ProcessGroup, RankTree};
 use device::{DType, Device, StreamKind};
@@ -13,10 +13,10 @@ use crate::data::lanes::Lanes;
 use crate::data::options::ReductionOptions;
 use crate::error::Result;
 
-/// Elements per rank of the bucket of the loss: 512 bytes.
+/// Elements per rank of the loss's bucket: 512 bytes.
 const ALIGNMENT: usize = 128;
 
-/// Sums in lanes within the rank, and over ranks as buckets fill in the last micro-batch.
+/// Sums gradients in lanes within the rank, then over ranks as buckets fill in the last micro-batch.
 #[derive(Debug)]
 pub(super) struct RunSums {
     device: Device,
@@ -24,22 +24,22 @@ pub(super) struct RunSums {
     lanes: LaneSums,
     /// Sums over ranks.
     ranks: RankSums,
-    /// Index of the bucket of the loss, if there is one.
+    /// Index of the loss's bucket, if any.
     loss: Option<usize>,
-    /// Values in the bucket of the loss.
+    /// Number of values in the loss's bucket.
     loss_values: usize,
-    /// Number of elements that full buckets must have before the first is summed over ranks.
+    /// Number of elements that full buckets must have before the first one is summed over ranks.
     held: usize,
-    /// Full buckets that are not summed yet.
+    /// Indices of full buckets not yet summed over ranks.
     waiting: Vec<usize>,
 }
 
 impl RunSums {
-    /// Allocates the buffers for buckets of `elements` gradients each; `scatters` says that a rank needs only
-    /// its own part of a sum.
+    /// Allocates the buffers for buckets of `elements` gradients each. `scatters`: a rank needs only its own
+    /// shard of a sum.
     ///
     /// # Errors
-    /// Out of memory; lanes that the ranks do not have.
+    /// Memory is exhausted, or the lanes do not suffice for the ranks.
     pub(super) fn new(
         device: &Device,
         elements: &[usize],
@@ -60,7 +60,7 @@ impl RunSums {
         Ok(RunSums { device, lanes, ranks, loss, loss_values, held: 0, waiting: Vec::new() })
     }
 
-    /// The buckets of the set that holds the rank's sums after its last micro-batch.
+    /// The buckets that hold the rank's sums after its last micro-batch.
     pub(super) fn sums(&self) -> &[Tensor] {
         self.lanes.sums()
     }
@@ -103,7 +103,8 @@ impl StepSums for RunSums {
         self.lanes.sums().get(bucket).cloned()
     }
 
-    /// Folds a bucket after a lane's last micro-batch, and sums it over ranks after the rank's last one.
+    /// Adds a bucket up the tree after a lane's last micro-batch, and sums it over ranks after the rank's
+    /// last micro-batch.
     fn filled(&mut self, bucket: usize, progress: Progress, group: &DividedGroup) -> Result<()> {
         if !self.lanes.ends_lane() {
             return Ok(());

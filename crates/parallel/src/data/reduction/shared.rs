@@ -3,20 +3,20 @@
 use collective::SharedLayout;
 use tensor::Tensor;
 
-/// The tensors of a stage, or of several, that ranks share
+/// The tensors of one or more stages that ranks share
 /// ([`ProcessGroup::share`](collective::ProcessGroup::share)): the buckets and, if optimizer state is
-/// sharded, the weights. Empty if a library sums or there is one rank.
+/// sharded, the weights. Empty for a single rank, or if a library sums.
 #[derive(Clone, Debug, Default)]
 pub struct SharedTensors {
     /// The buckets that the sums over ranks replace.
     pub(super) sums: Vec<Tensor>,
     pub(super) weights: Vec<Tensor>,
-    /// The buckets of the rank's further parts, set by set.
+    /// The buckets of the rank's second and further parts, by set.
     pub(super) further: Vec<Vec<Tensor>>,
 }
 
 impl SharedTensors {
-    /// Adds the tensors of another stage of the rank, whose lanes are the same.
+    /// Appends the tensors of another stage of the rank, which must have the same lanes.
     pub fn extend(&mut self, other: SharedTensors) {
         self.sums.extend(other.sums);
         self.weights.extend(other.weights);
@@ -29,7 +29,7 @@ impl SharedTensors {
         self.sums.is_empty()
     }
 
-    /// The order of [`SharedTensors::list`].
+    /// The order of the tensors in [`SharedTensors::list`].
     pub fn layout(&self) -> SharedLayout {
         let summed = self.sums.len();
         SharedLayout { common: summed + self.weights.len(), summed }

@@ -1,4 +1,4 @@
-//! The sink of a backward pass: from a gradient's rule to its bucket.
+//! The sink of a backward pass, which receives gradients from rules into buckets.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use collective::DividedGroup;
@@ -6,21 +6,21 @@ use collective::DividedGroup;
 use super::GradientReduction;
 use crate::data::buckets::BucketSlot;
 
-/// Follows the gradients of a backward pass from their rules to their buckets.
+/// Observes the gradients of a backward pass.
 pub trait GradientObserver {
     /// Called before a rule computes a gradient into `target`.
     fn begins(&mut self, use_id: UseId, target: &Target);
 
-    /// Called when a gradient is complete, before it is added up.
+    /// Called when a gradient is complete, before its bucket is reduced.
     ///
     /// # Errors
-    /// Errors of the observer, which end the step.
+    /// Errors of the observer end the step.
     fn is_complete(&mut self, use_id: UseId) -> autograd::Result<()>;
 
-    /// Called when a gradient has been added up, and its bucket reduced if it was the last one there.
+    /// Called after a gradient's bucket was reduced, if this gradient completed it.
     ///
     /// # Errors
-    /// Errors of the observer, which end the step.
+    /// Errors of the observer end the step.
     fn is_added(&mut self, use_id: UseId) -> autograd::Result<()>;
 }
 
@@ -34,7 +34,7 @@ pub struct MicroBatchSink<'a> {
 enum Destination<'a> {
     /// The buckets of a step, which are reduced over the ranks of a group as they fill.
     Buckets(&'a mut GradientReduction, DividedGroup),
-    /// Memory of the step's sums that is idle: the gradients are discarded.
+    /// Idle memory of the step's sums: the gradients are discarded.
     Scratch(&'a GradientReduction),
 }
 
@@ -49,14 +49,14 @@ impl std::fmt::Debug for MicroBatchSink<'_> {
 }
 
 impl GradientReduction {
-    /// Creates the sink for the next micro-batch's backward pass; `group` is the group of
+    /// Creates the sink for the next micro-batch's backward pass. `group` is the group of
     /// [`Axis::Data`](collective::Axis::Data).
     pub fn sink(&mut self, group: &DividedGroup) -> MicroBatchSink<'_> {
         self.missing.clone_from(&self.layout.members);
         MicroBatchSink { destination: Destination::Buckets(self, group.clone()), observer: None }
     }
 
-    /// Creates a sink whose gradients are no part of a step's sums.
+    /// Creates a sink that discards the gradients.
     pub fn scratch_sink(&self) -> MicroBatchSink<'_> {
         MicroBatchSink { destination: Destination::Scratch(self), observer: None }
     }
@@ -77,7 +77,7 @@ impl GradientReduction {
 }
 
 impl<'a> MicroBatchSink<'a> {
-    /// Returns the sink with an observer of its gradients, if there is one.
+    /// Sets an observer of the gradients, if any.
     #[must_use]
     pub fn observed(self, observer: Option<Box<dyn GradientObserver + 'a>>) -> Self {
         MicroBatchSink { observer, ..self }

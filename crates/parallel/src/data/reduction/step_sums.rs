@@ -1,4 +1,4 @@
-//! The interface of a step's sums, over runs of lanes or over lanes in turn.
+//! The interface of a step's gradient sums, for contiguous lanes or lanes in turn.
 
 use std::fmt::Debug;
 
@@ -9,23 +9,23 @@ use super::phase::SinkPhase;
 use super::shared::SharedTensors;
 use crate::error::Result;
 
-/// The buffers in which a rank adds up a step's gradients and losses, and the micro-batch that is current.
+/// Sums a rank's gradients and losses over a step, micro-batch by micro-batch.
 pub(super) trait StepSums: Debug {
     /// The current micro-batch of the step, from 0.
     fn micro_batch(&self) -> usize;
 
-    /// Number of micro-batches of a step on this rank.
+    /// Number of micro-batches per step on this rank.
     fn micro_batches(&self) -> usize;
 
-    /// Continues `count` micro-batches later.
+    /// Advances by `count` micro-batches.
     fn advance(&mut self, count: usize);
 
     fn phase(&self, micro_batch: usize) -> SinkPhase;
 
-    /// The buffer of a bucket in which the current micro-batch adds up.
+    /// Returns the buffer of a bucket that accumulates the current micro-batch.
     fn buffer(&mut self, bucket: usize) -> Result<Tensor>;
 
-    /// The memory of a bucket that is idle between steps; `None` if gradients are not kept there.
+    /// Returns the memory of a bucket that is idle between steps; `None` if there is none.
     fn idle_buffer(&self, _bucket: usize) -> Option<Tensor> {
         None
     }
@@ -33,16 +33,16 @@ pub(super) trait StepSums: Debug {
     /// Called when the current micro-batch has produced all gradients of a bucket.
     fn filled(&mut self, bucket: usize, progress: Progress, group: &DividedGroup) -> Result<()>;
 
-    /// Adds the loss of the current micro-batch with its figures, on the last stage.
+    /// Adds the loss and figures of the current micro-batch, on the last stage.
     fn add_loss(&mut self, loss: &Tensor) -> Result<()>;
 
-    /// Completes the sums after the last micro-batch, and continues with the first of the next step.
+    /// Completes the sums after the last micro-batch, and returns to the first for the next step.
     fn finish(&mut self, group: &DividedGroup) -> Result<()>;
 
-    /// The summed loss with its figures, on the last stage.
+    /// The step's summed loss and figures, on the last stage.
     fn loss(&self) -> Option<Tensor>;
 
-    /// Starts to sum over ranks when this many elements of full buckets exist.
+    /// Starts summing over ranks once full buckets have this many elements.
     fn hold(&mut self, _elements: usize) {}
 
     /// The tensors that ranks access in each other's memory, without weights.
@@ -50,16 +50,16 @@ pub(super) trait StepSums: Debug {
         None
     }
 
-    /// The parts of all ranks of a sum, and the order in which they are added.
+    /// Each rank's number of parts of a sum, and the order of additions.
     fn rank_tree(&self) -> Option<&RankTree> {
         None
     }
 }
 
-/// The gradients that the current micro-batch has produced so far.
+/// The current micro-batch's progress in producing gradients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    /// Elements of all full buckets.
+    /// Number of elements of all full buckets.
     pub(super) elements: usize,
     /// Whether all buckets are full.
     pub(super) is_complete: bool,

@@ -1,12 +1,12 @@
 //! Sums of gradients in shards (ZeRO stages 2 and 3), where ranks run lanes in turn.
 //!
-//! In round k of d ranks, rank r runs lane k·d + r. When it has filled a bucket, it sends each rank that
-//! rank's shard of it, and adds what it receives, shards of d consecutive lanes, as a binary counter does:
-//! the fewest subtrees that cover the lanes are added up, and each joins the sums that wait for their right
-//! sibling. If d is a power of two, a round is one subtree.
+//! In round k on d ranks, rank r runs lane k·d + r. When a rank has filled a bucket, it sends each rank that
+//! rank's shard. It adds the shards received, of d consecutive lanes, like a binary counter: each of the
+//! fewest subtrees that cover the lanes is summed and then joins the sums that wait for their right sibling.
+//! If d is a power of two, a round is one subtree.
 //!
-//! Where ranks form several groups, each of which shares state, the groups run contiguous runs of lanes.
-//! After its last round, the ranks with the same index in all groups add up the subtrees of the runs.
+//! If there are several groups that share state, each runs contiguous lanes. After the last round, the ranks
+//! with the same index in all groups add up the groups' subtrees.
 
 mod buffers;
 mod losses;
@@ -30,7 +30,7 @@ use turns::{Subtree, Turns};
 
 const STREAM: StreamKind = StreamKind::Reduce;
 
-/// The shards of sums that a rank owns, and the buffers of whole buckets on their way there.
+/// The shards of sums that a rank owns, and buffers for whole buckets until they are sent.
 #[derive(Debug)]
 pub(super) struct TurnSums {
     device: Device,
@@ -38,10 +38,10 @@ pub(super) struct TurnSums {
     reduction: Reduction,
     /// Whole buckets of the current lane.
     buffers: BucketBuffers,
-    /// A shard of every rank's bucket.
+    /// Workspace for one shard from every rank.
     scratch: Tensor,
-    /// By set and bucket, the shards of sums that wait for their right sibling. The first are the step's sums
-    /// in the end.
+    /// By set and bucket, shards of sums that wait for their right sibling. At the end, the first set holds
+    /// the step's sums.
     sets: Vec<Vec<Tensor>>,
     /// Sums over groups, if there are several.
     groups: Option<GroupSums>,
@@ -50,15 +50,15 @@ pub(super) struct TurnSums {
     micro_batch: usize,
 }
 
-/// The parts of all groups of a sum, and a workspace for a shard of each.
+/// The order of adding the sums of all groups, with a workspace for one shard of each part.
 #[derive(Debug)]
 struct GroupSums {
     tree: RankTree,
     scratch: Tensor,
 }
 
-/// Returns the number of sets in which a rank keeps shards of the sums of lanes in turn, and of those that
-/// hold its group's sum after the last round. Groups differ if their runs of lanes do.
+/// Returns the number of gradient sets that a rank keeps for lanes in turn, and the number that hold its
+/// group's sum after the last round. Groups with different numbers of lanes may differ.
 #[must_use]
 pub fn sets_in_turn(assignment: Assignment, rank: usize, reduction: Reduction) -> (usize, usize) {
     let turns = Turns::new(assignment, rank, reduction);
@@ -120,7 +120,7 @@ impl TurnSums {
         Ok(())
     }
 
-    /// Adds the sums of all groups, which then have the sum of all.
+    /// Sums a bucket over all groups; every group gets the sum.
     fn sum_over_groups(&self, bucket: usize, group: &ProcessGroup) -> Result<()> {
         let Some(GroupSums { tree, scratch }) = &self.groups else { return Ok(()) };
         let parts: Vec<_> = self.sets[..self.turns.parts()].iter().map(|set| set[bucket].clone()).collect();
@@ -179,7 +179,7 @@ impl StepSums for TurnSums {
         let round = self.micro_batch / self.per_lane();
         let whole = self.buffers.take(bucket)?;
         if self.reduction == Reduction::Library && !self.turns.has_lane(round) {
-            // A library adds the buckets of all ranks.
+            // A library adds the buckets of all ranks, so that this one must be zero.
             whole.zero()?;
         }
         self.device.wait(STREAM, &self.device.record(StreamKind::Compute)?)?;

@@ -7,7 +7,7 @@ use crate::data::buckets::{BucketLayout, BucketSlot};
 use crate::data::zero::OptimizerShards;
 use crate::error::{ParallelError, Result};
 
-/// Views of the gradients of a rank's shards in a gradient set.
+/// Views of the gradients of a rank's shards.
 #[derive(Debug)]
 pub(super) struct ShardGradients {
     /// View of the first use's gradient, by shard.
@@ -17,11 +17,11 @@ pub(super) struct ShardGradients {
 }
 
 impl ShardGradients {
-    /// Creates views of the gradients of this rank's `shards` in the buckets of `set`, which are whole, or
-    /// the part of a rank.
+    /// Creates views of the gradients of this rank's `shards` in the buckets of `set`. The buckets are whole,
+    /// or the shard of rank `part_of`.
     ///
     /// # Errors
-    /// A parameter without uses.
+    /// A parameter has no uses.
     pub(super) fn new(
         parameters: &Parameters,
         layout: &BucketLayout,

@@ -12,33 +12,32 @@ use crate::data::slots::Slots;
 use crate::data::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
 
-/// The kinds of a unit's values: those that are gathered, and transposed FP8 codes.
+/// Number of kinds of values in a buffer: the gathered kinds, and transposed FP8 codes.
 const KINDS: usize = ValueKind::ALL.len() + 1;
-/// The number of FP8 codes as stored.
+/// Index of the kind of FP8 codes as stored.
 const STORED: usize = ValueKind::Fp8 as usize;
-/// The number of transposed FP8 codes.
+/// Index of the kind of transposed FP8 codes.
 const TURNED: usize = ValueKind::ALL.len();
-/// Codes of which the first of each layout is a multiple.
+/// Alignment of each layout's codes, in elements.
 const ALIGNMENT: usize = 512;
 
-/// Buffers that units use in turn.
+/// Buffers in which units take turns.
 #[derive(Debug)]
 pub(super) struct UnitBuffers {
-    /// The buffer of each unit.
+    /// Index of each unit's buffer.
     slot_of: Vec<usize>,
     /// The tensors of each buffer, by kind; `None` if no unit needs one.
     slots: Vec<[Option<Tensor>; KINDS]>,
-    /// By unit and array, its kind and first element in the buffer.
+    /// By unit and array: kind, first element in the buffer, and number of elements.
     arrays: Vec<Vec<(usize, usize, usize)>>,
     /// By parameter, the transposed codes.
     turned: Vec<Option<Tensor>>,
-    /// By unit, copies that are cast from gathered weights.
+    /// By unit, FP8 copies to cast from gathered weights.
     copies: Vec<Vec<(Fp8Weight, Quantised)>>,
 }
 
 impl UnitBuffers {
-    /// Allocates the buffers, so that units of which one is used while `prefetch` others are gathered have
-    /// different ones.
+    /// Allocates the buffers. A unit in use and the `prefetch` units after it get different buffers.
     pub(super) fn new(
         device: &Device,
         parameters: &Parameters,
@@ -83,7 +82,7 @@ impl UnitBuffers {
         Ok(buffers)
     }
 
-    /// Finds room for the layouts of all weights in FP8.
+    /// Assigns memory to the FP8 layouts of all weights.
     fn locate_copies(
         &mut self,
         device: &Device,
@@ -129,12 +128,12 @@ impl UnitBuffers {
         self.slots.len()
     }
 
-    /// The buffer of a unit.
+    /// Index of a unit's buffer.
     pub(super) fn slot_of(&self, unit: usize) -> usize {
         self.slot_of[unit]
     }
 
-    /// The position of a unit's array.
+    /// Returns the memory of a unit's array.
     pub(super) fn array(&self, unit: usize, array: usize) -> Result<Tensor> {
         let (kind, first, elements) = self.arrays[unit][array];
         let tensor = self.slots[self.slot_of[unit]][kind].as_ref();
@@ -142,32 +141,32 @@ impl UnitBuffers {
         Ok(tensor.ok_or_else(missing)?.view(first, [elements])?)
     }
 
-    /// The position of a parameter's transposed codes.
+    /// Returns the memory of a parameter's transposed codes.
     ///
     /// # Errors
-    /// A parameter whose codes are not gathered.
+    /// The parameter's codes are not gathered.
     pub(super) fn turned(&self, parameter: usize) -> Result<Tensor> {
         let missing = || ParallelError::Grid(format!("parameter {parameter} has no codes"));
         self.turned[parameter].clone().ok_or_else(missing)
     }
 
-    /// Records that a unit's values arrive.
+    /// Records the event at which a unit's values arrive.
     pub(super) fn arrive(&self, unit: usize, arrival: &Arrival) {
         self.slots[self.slot_of[unit]].iter().flatten().for_each(|tensor| tensor.arrives(arrival));
     }
 
-    /// Provides the layouts of a unit's weights that are cast after they have been gathered.
+    /// Provides memory for FP8 layouts that are cast from a unit's gathered weights.
     pub(super) fn fill_copies(&self, unit: usize) {
         self.copies[unit].iter().for_each(|(copies, layouts)| copies.fill_later(layouts.clone()));
     }
 
-    /// Drops these layouts.
+    /// Drops the FP8 layouts of a unit.
     pub(super) fn release_copies(&self, unit: usize) {
         self.copies[unit].iter().for_each(|(copies, _)| copies.release());
     }
 }
 
-/// Elements of each kind that a unit needs, and the position of each of its arrays.
+/// Number of elements that each unit needs of each kind, and the location of each of its arrays.
 type Sizes = (Vec<[usize; KINDS]>, Vec<Vec<(usize, usize, usize)>>);
 
 fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
@@ -194,7 +193,7 @@ fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
     (sizes, positions)
 }
 
-/// Allocates the factors of both layouts of a weight, which are one if it has one factor.
+/// Allocates the scales of both layouts of a weight; they are one tensor if the weight has one scale.
 fn factors(device: &Device, copies: &Fp8Weight, sizes: [usize; 2]) -> Result<[Tensor; 2]> {
     let request = Request::new(Category::Parameter, "fp8_factors");
     let zeros = |elements: usize| Tensor::zeros(device, [elements], DType::F32, request);

@@ -1,4 +1,4 @@
-//! FP8 codes of the parts of weights, which are gathered instead of the weights.
+//! FP8 codes of sharded weights, which are gathered instead of the weights.
 
 use std::cell::Cell;
 
@@ -15,39 +15,39 @@ use crate::data::stream_order::between_compute;
 use crate::data::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
 
-/// Weights of which the number is a multiple, and elements from one factor to the next: 512 bytes.
+/// Granularity of the number of weights, and distance between scales, in elements: 512 bytes.
 const ALIGNMENT: usize = 128;
 
-/// The codes of a rank's parts of weights in FP8, and the factors of the whole weights.
+/// The FP8 codes of a rank's shards, and the scales of the whole weights.
 #[derive(Debug)]
 pub(super) struct Codes {
-    /// By parameter, the copies and the number of a weight whose codes are gathered.
+    /// By parameter, the FP8 copies and the index among FP8 weights; `None` if no codes are gathered.
     weights: Vec<Option<(Fp8Weight, usize)>>,
-    /// By unit and array, codes of this rank's part of an array in FP8.
+    /// By unit and array, the codes of this rank's shard of an FP8 array.
     shards: Vec<Vec<Option<Tensor>>>,
-    /// The position of each parameter's part: unit, array and first element.
+    /// By parameter, the [unit, array] and first element of its shard.
     positions: Vec<([usize; 2], usize)>,
     arrays: Option<Arrays>,
-    /// Buffers for parts in host memory.
+    /// Buffers for shards in host memory.
     staging: Option<Staging>,
     is_current: Cell<bool>,
 }
 
-/// Words of every weight in FP8.
+/// Device arrays with an entry per FP8 weight.
 #[derive(Debug)]
 struct Arrays {
-    /// Largest magnitudes of this rank's parts, spread over words.
+    /// Largest magnitudes of this rank's shards, spread over several words per weight.
     cells: Tensor,
-    /// Largest magnitudes of the parts of all ranks, `[ranks, weights]`, and this rank's row.
+    /// Largest magnitudes of the shards of all ranks, `[ranks, weights]`. [`Arrays::own`] is this rank's row.
     maxima: Tensor,
     own: Tensor,
-    /// `[weights, ALIGNMENT]`, of which the first of each row is the weight's factor.
+    /// Scales `[weights, ALIGNMENT]`; only the first element of each row is used.
     factors: Tensor,
 }
 
 impl Codes {
-    /// Allocates the codes of the parts of `rank`, which are cast from the pool `host` if they are there;
-    /// nothing without weights in FP8.
+    /// Allocates the codes of the shards of `rank`. With `host`, the shards to cast are in that pool.
+    /// Allocates nothing without FP8 weights.
     pub(super) fn new(
         (device, host): (&Device, Option<&Device>),
         parameters: &Parameters,
@@ -80,7 +80,7 @@ impl Codes {
         Ok(Codes { weights, shards, positions, arrays, staging, is_current: Cell::new(false) })
     }
 
-    /// Casts this rank's parts of weights, which `part` returns, if they have changed. All ranks call it.
+    /// Casts this rank's shards, which `part` returns, if the weights have changed. All ranks call it.
     pub(super) fn cast(
         &self,
         group: &ProcessGroup,
@@ -91,7 +91,7 @@ impl Codes {
         };
         let coded = self.weights.iter().enumerate();
         let coded: Vec<_> = coded.filter_map(|(at, weight)| weight.as_ref().map(|_| at)).collect();
-        // A rank alone needs no other's maxima, and then a weight comes from the host once.
+        // A single rank needs no other rank's maxima, so it copies each weight from the host once.
         let together = if arrays.maxima.shape().rows() == 1 { 1 } else { coded.len() };
         for (round, weights) in coded.chunks(together).enumerate() {
             self.cast_round(group, arrays, (round * together, weights), &part)?;
@@ -99,7 +99,7 @@ impl Codes {
         Ok(())
     }
 
-    /// Casts this rank's parts of `weights`, whose numbers follow `first`.
+    /// Casts this rank's shards of `weights`; their indices among FP8 weights start at `first`.
     fn cast_round(
         &self,
         group: &ProcessGroup,
@@ -136,17 +136,17 @@ impl Codes {
         Ok(())
     }
 
-    /// Writes to this rank's part of a weight, in host memory, what `fill` writes to a buffer.
+    /// Fills this rank's shard of a weight in host memory, by running `fill` on a device buffer.
     ///
     /// # Errors
-    /// Errors of `fill`, a part that is on the device.
+    /// `fill` failed, or the shard is on the device.
     pub(super) fn fill_part(&self, part: &Tensor, fill: impl FnOnce(&Tensor) -> Result<()>) -> Result<()> {
         let missing = || ParallelError::Grid("no part of codes is in host memory".to_owned());
         self.staging.as_ref().ok_or_else(missing)?.fill(part, fill)
     }
 
-    /// Provides the gathered codes `[rows, columns]` of a parameter as its copies; the transposed layout is
-    /// made in `turned` where backward asks for it.
+    /// Provides the gathered codes `[rows, columns]` of a parameter as its FP8 copy. The transposed layout is
+    /// made in `turned` when backward needs it.
     pub(super) fn fill(&self, parameter: usize, codes: Tensor, turned: Tensor) -> Result<()> {
         let (Some((copies, number)), Some(arrays)) = (&self.weights[parameter], &self.arrays) else {
             return Ok(());
@@ -157,7 +157,7 @@ impl Codes {
         Ok(())
     }
 
-    /// Drops the copies of a parameter whose codes are gathered.
+    /// Drops the gathered FP8 copies of a parameter.
     pub(super) fn release(&self, parameter: usize) {
         if let Some((copies, _)) = &self.weights[parameter] {
             copies.release();
@@ -175,16 +175,16 @@ impl Codes {
         self.weights[parameter].is_some()
     }
 
-    /// The codes of this rank's part of an array in FP8.
+    /// Returns the codes of this rank's shard of an array.
     ///
     /// # Errors
-    /// An array of other weights.
+    /// The array holds no FP8 weights.
     pub(super) fn shard(&self, unit: usize, array: usize) -> Result<&Tensor> {
         let missing = || ParallelError::Grid(format!("array {array} of unit {unit} has no codes"));
         self.shards[unit][array].as_ref().ok_or_else(missing)
     }
 
-    /// Bytes of the codes of this rank's parts.
+    /// Bytes of the codes of this rank's shards.
     pub(super) fn bytes(&self) -> usize {
         self.shards.iter().flatten().flatten().map(Tensor::bytes).sum()
     }
@@ -202,8 +202,8 @@ impl Arrays {
         Ok(Arrays { cells: zeros([count, fp8_parts::CELLS], DType::U32)?, maxima, own, factors })
     }
 
-    /// Computes the factors of `count` weights from number `first` on, of which all ranks have measured their
-    /// parts; either of one or of all.
+    /// Computes the scales of `count` weights starting at index `first`, from the magnitudes of all ranks'
+    /// shards. With several ranks, `count` must be all weights.
     fn exchange(&self, group: &ProcessGroup, first: usize, count: usize) -> Result<()> {
         let ranks = self.maxima.shape().rows();
         let count = if ranks == 1 { count } else { self.own.elements() };
@@ -222,7 +222,7 @@ impl Arrays {
         Ok(fp8_parts::factors(&maxima, &self.factors.view(first * ALIGNMENT, [count, ALIGNMENT])?)?)
     }
 
-    /// The factor of a weight.
+    /// Returns the scale of a weight.
     fn factor(&self, number: usize) -> Result<Tensor> {
         Ok(self.factors.view(number * ALIGNMENT, [1])?)
     }

@@ -1,4 +1,4 @@
-//! Parts of weights in host memory, brought to the device one after another.
+//! Copies shards of weights from host memory to the device, one after another.
 
 use std::cell::RefCell;
 
@@ -7,10 +7,10 @@ use tensor::Tensor;
 
 use crate::error::Result;
 
-/// The stream of copies from the host, which weights take too.
+/// The stream of copies from the host, the same as for weights.
 const STREAM: StreamKind = StreamKind::Reduce;
 
-/// Two buffers on the device: one is filled while compute work reads the other.
+/// Two buffers on the device: one is filled while compute reads the other.
 #[derive(Debug)]
 pub(super) struct Staging {
     device: Device,
@@ -21,14 +21,14 @@ pub(super) struct Staging {
 
 #[derive(Debug)]
 struct Turn {
-    /// Index of the buffer that was filled last.
+    /// Index of the buffer filled last.
     last: usize,
     /// The events after which each buffer may be filled again.
     emptied: [Event; 2],
 }
 
 impl Staging {
-    /// Allocates buffers for parts of at most `elements` elements in the pool `host`.
+    /// Allocates buffers for shards of at most `elements` elements in the pool `host`.
     pub(super) fn new((device, host): (&Device, &Device), elements: usize, dtype: DType) -> Result<Self> {
         let request = Request::new(Category::Communication, "staged_weights");
         let buffer = || Tensor::empty(device, [elements], dtype, request);
@@ -38,7 +38,7 @@ impl Staging {
         Ok(Staging { device: device.clone(), host: host.clone(), buffers, turn })
     }
 
-    /// Returns a copy of `part` on the device, for compute work that is enqueued before the next call.
+    /// Returns a copy of `part` on the device, valid for compute work enqueued before the next call.
     pub(super) fn bring(&self, part: &Tensor) -> Result<Tensor> {
         let mut turn = self.turn.borrow_mut();
         let last = turn.last;
@@ -52,10 +52,10 @@ impl Staging {
         Ok(copy)
     }
 
-    /// Copies to `part` what `fill` writes to a buffer, both as compute work.
+    /// Runs `fill` on a buffer and copies the result to `part` in host memory, as compute work.
     ///
     /// # Errors
-    /// Errors of `fill` and of the device.
+    /// `fill` or the device failed.
     pub(super) fn fill(&self, part: &Tensor, fill: impl FnOnce(&Tensor) -> Result<()>) -> Result<()> {
         let buffer = self.buffers[0].view(0, [part.elements()])?;
         fill(&buffer)?;

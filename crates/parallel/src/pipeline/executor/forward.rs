@@ -1,4 +1,4 @@
-//! Lists of micro-batches one after the other: forward passes only, for validation, and passes in both
+//! Action lists that run micro-batches one after another: forward passes only for validation, or both
 //! directions.
 
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::ops::Range;
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 
-/// Returns the actions of a rank in order: every micro-batch passes through its stages, first to last, before
-/// the next one. All ranks agree on one order of transfers: by micro-batch, then by stage.
+/// Returns the forward actions of a rank: every micro-batch passes through the rank's stages, first to last,
+/// before the next one. All ranks order transfers by micro-batch, then by stage.
 pub(super) fn actions(schedule: &Schedule, rank: usize, micro_batches: Range<usize>) -> Vec<Action> {
     let mut actions = Vec::new();
     for micro_batch in micro_batches {
@@ -23,8 +23,8 @@ pub(super) fn actions(schedule: &Schedule, rank: usize, micro_batches: Range<usi
     actions
 }
 
-/// Returns the actions of a rank for one micro-batch: forward through its stages, first to last, and backward
-/// through them, last to first.
+/// Returns the actions of a rank for one micro-batch: forward through its stages, first to last, then
+/// backward, last to first.
 pub(super) fn both_directions(schedule: &Schedule, rank: usize, micro_batch: usize) -> Vec<Action> {
     let of_micro_batch = |stage, kind| Action::new(stage, kind, micro_batch);
     let forward = [ActionKind::ReceiveForward, ActionKind::Forward, ActionKind::SendForward];

@@ -1,15 +1,16 @@
-//! The executor of a schedule: it enqueues the actions of this rank's list one after the other.
+//! The executor of a schedule, which enqueues the actions of this rank's list one after another.
 //!
-//! Passes run on the compute stream. Transfers run one by one, in list order, on the transfer stream. Events
-//! make each wait only for its inputs. The host allocates and frees in list order, independent of the
+//! Passes run on the compute stream. Transfers run one by one in list order on the transfer stream. With
+//! events, each waits only for its inputs. The host allocates and frees in list order, independent of the
 //! device's progress:
 //!
-//! * a receive's buffer is allocated from the transfer stream's memory when the receive is enqueued, and
-//!   freed after the passes that saved it; the transfer stream waits for those before it allocates again;
-//! * a sent tensor is kept until the pass that follows its send has been enqueued; then compute waits for the
-//!   send, and the memory belongs to the compute stream again.
+//! * A receive's buffer is allocated from the transfer stream's memory when the receive is enqueued, and
+//!   freed after the passes that saved it. The transfer stream waits for these passes before it allocates
+//!   again.
+//! * A sent tensor is kept until the pass that follows its send has been enqueued. Compute then waits for the
+//!   send, and the memory returns to the compute stream.
 //!
-//! The list of a model on one rank has no transfers.
+//! On a single rank the list has no transfers.
 
 mod forward;
 mod passes;
@@ -36,11 +37,11 @@ use transit::{InTransit, Queues};
 
 /// A stage of the model on the rank that holds it.
 pub struct StagePart {
-    /// The layers.
+    /// The stage's layers.
     pub model: Box<dyn Model>,
-    /// The buffers in which the stage's gradients are summed.
+    /// Buffers that sum the stage's gradients.
     pub reduction: GradientReduction,
-    /// The rank's parts of the weights, if those are sharded.
+    /// The rank's shards of the weights, if the weights are sharded.
     pub weights: Option<WeightUnits>,
 }
 
@@ -48,7 +49,7 @@ impl StagePart {
     /// Returns the part of a parameter's weights that the rank updates.
     ///
     /// # Errors
-    /// A part that the rank does not have.
+    /// The rank does not own this part.
     pub fn own_weight(&self, owned: &ParameterShard) -> Result<Tensor> {
         let Parameter { name, weight, .. } = &self.model.parameters().list()[owned.parameter];
         let Some(units) = &self.weights else { return owned.of(&weight.tensor()?) };
@@ -63,74 +64,72 @@ impl std::fmt::Debug for StagePart {
     }
 }
 
-/// The tensor that is passed from a stage to the next. Its gradient, which is passed back, has the same shape
-/// and dtype.
+/// The tensor sent from a stage to the next. Its gradient, sent back, has the same shape and dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// Shape for one micro-batch.
+    /// Shape of one micro-batch.
     pub shape: Shape,
-    /// Type of the elements, and of their gradient, in training.
+    /// Dtype of the tensor and of its gradient in training.
     pub dtype: DType,
-    /// Type of the elements where the model is evaluated, which may join layers.
+    /// Dtype in evaluation, which may differ because evaluation fuses layers.
     pub evaluated_dtype: DType,
-    /// Whether the gradient is passed back, because an earlier stage has trained parameters.
+    /// Whether the gradient is sent back, because an earlier stage has trained parameters.
     pub gradient: bool,
 }
 
 /// A part of an action, for timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionPart {
-    /// Copying a micro-batch to the device.
+    /// Copies a micro-batch to the device.
     Inputs,
-    /// Compute waiting for a tensor from another rank.
+    /// Compute waits for a tensor from another rank.
     Waiting,
-    /// The pass itself.
+    /// Runs the pass itself.
     Computing,
-    /// A transfer: concurrent with compute on a GPU, between passes on the CPU.
+    /// Transfers a tensor: concurrently with compute on a GPU, between passes on the CPU.
     Moving,
 }
 
-/// Callbacks of the executor's caller: they provide inputs, receive losses and follow the progress.
-/// Micro-batches are numbered within this rank's replica, from 0.
+/// Callbacks of an execution, which provide inputs, receive losses and follow the progress. Micro-batches are
+/// numbered within this rank's replica, from 0.
 pub trait Feed {
     /// Error of the callbacks.
     type Error: From<ParallelError>;
 
-    /// Called before work of `part` of `action` is enqueued.
+    /// Called before `part` of `action` is enqueued.
     fn enter(&mut self, action: Action, part: ActionPart) -> std::result::Result<(), Self::Error>;
 
-    /// Called after a pass of `action` has been enqueued.
+    /// Called after the pass of `action` was enqueued.
     fn leave(&mut self, _action: Action) {}
 
-    /// Returns the inputs of a micro-batch on the device; called on the rank of the first stage.
+    /// Returns the inputs of a micro-batch on the device. Called on the first stage's rank.
     fn inputs(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// Returns the targets of a micro-batch on the device; called on the rank of the last stage.
+    /// Returns the targets of a micro-batch on the device. Called on the last stage's rank.
     fn targets(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// Returns the settings of the passes of a micro-batch through the stage of a forward `action`; observers
-    /// aside, they are the same on every stage.
+    /// Returns the settings of a micro-batch's passes through the stage of the forward `action`. Except for
+    /// observers, they must be equal on every stage.
     fn pass(&mut self, _action: Action) -> std::result::Result<Pass, Self::Error> {
         Ok(Pass::default())
     }
 
-    /// Returns an observer of the gradients of a backward pass, if there is one. `reduces` says that they are
-    /// reduced over ranks.
+    /// Returns an observer of a backward pass's gradients, if any. `reduces`: the gradients are reduced over
+    /// ranks.
     fn gradients(&mut self, _reduces: bool) -> Option<Box<dyn GradientObserver + '_>> {
         None
     }
 
-    /// Receives the prediction of an evaluated micro-batch before its loss is computed; called on the rank of
-    /// the last stage.
+    /// Receives the prediction of an evaluated micro-batch before its loss is computed. Called on the last
+    /// stage's rank.
     fn predicted(&mut self, _prediction: &Tensor, _targets: &Tensor) -> std::result::Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Receives the loss of an evaluated micro-batch; called on the rank of the last stage.
+    /// Receives the loss of an evaluated micro-batch. Called on the last stage's rank.
     fn loss(&mut self, micro_batch: usize, loss: &Tensor) -> std::result::Result<(), Self::Error>;
 
-    /// Receives the last stage's output of a pass of [`Executor::generate`]; called on the rank of the last
-    /// stage.
+    /// Receives the last stage's output of [`Executor::generate`]. Called on the last stage's rank.
     fn output(
         &mut self,
         _model: &dyn Model,
@@ -141,23 +140,23 @@ pub trait Feed {
     }
 }
 
-/// Runs this rank's list of a schedule.
+/// Runs this rank's action list of a schedule.
 #[derive(Debug)]
 pub struct Executor {
     device: Device,
     grid: RankGrid,
     schedule: Arc<Schedule>,
     crossings: Vec<Crossing>,
-    /// Limits of a plan's work.
+    /// Limits on the work of a plan, if this is one.
     plan_work: Option<PlanWork>,
 }
 
 impl Executor {
-    /// Creates the executor of a rank of `grid`, whose pipeline runs `schedule`. `crossings` are the tensors
-    /// passed between each stage and the next.
+    /// Creates the executor of a rank of `grid`, whose pipeline runs `schedule`. `crossings` describes the
+    /// tensors sent between each stage and the next.
     ///
     /// # Errors
-    /// A schedule for another number of ranks or stages.
+    /// The schedule has another number of ranks or stages.
     pub fn new(
         device: &Device,
         grid: RankGrid,
@@ -177,12 +176,13 @@ impl Executor {
         Ok(Executor { device: device.clone(), grid, schedule, crossings, plan_work: None })
     }
 
-    /// Limits the work of a plan: skips micro-batches that repeat earlier ones, and refuses too many others.
+    /// Limits the work of a plan: skips micro-batches that repeat earlier ones, and fails if the others
+    /// allocate too often.
     pub fn limit_work(&mut self, work: PlanWork) {
         self.plan_work = Some(work);
     }
 
-    /// The schedule.
+    /// The executed schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
@@ -192,13 +192,14 @@ impl Executor {
         self.schedule.stages_of(self.grid.coordinate(Axis::Pipeline))
     }
 
-    /// Returns the micro-batches of a step whose data this rank needs, in the order of its forward passes:
-    /// inputs on the first stage, targets on the last, with `documents` their borders on all.
+    /// Returns the micro-batches of a step whose data this rank needs, in the order of its forward passes.
+    /// The first stage needs inputs and the last stage targets; with `documents`, all stages need document
+    /// borders.
     pub fn data_order(&self, documents: bool) -> Vec<usize> {
         self.data_order_of(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)], documents)
     }
 
-    /// Does [`Executor::data_order`] for a validation of `micro_batches` micro-batches.
+    /// Returns [`Executor::data_order`] for a validation of `micro_batches` micro-batches.
     pub fn validation_data_order(&self, micro_batches: usize, documents: bool) -> Vec<usize> {
         let rank = self.grid.coordinate(Axis::Pipeline);
         self.data_order_of(&forward::actions(&self.schedule, rank, 0..micro_batches), documents)
@@ -215,10 +216,10 @@ impl Executor {
         order
     }
 
-    /// Runs the forward and backward passes of a step. `parts` are this rank's stages; the loss of each
-    /// micro-batch is multiplied by `scale`; `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of
-    /// gradients over ranks have started when it returns; [`GradientReduction::finish`] completes them.
-    /// Returns the totals of skipped repetitions.
+    /// Runs the forward and backward passes of a step. `parts` are this rank's stages. `scale` multiplies the
+    /// loss of each micro-batch. `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Gradient sums over ranks
+    /// have started on return; [`GradientReduction::finish`] completes them. Returns the totals of skipped
+    /// repetitions.
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
@@ -232,7 +233,8 @@ impl Executor {
         walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
-    /// Computes losses in [`Mode::Evaluate`], with this rank's `models`. Returns what was skipped.
+    /// Computes losses in [`Mode::Evaluate`] with this rank's stages `models`. Returns the totals of skipped
+    /// repetitions.
     pub fn validate<'a, F: Feed>(
         &'a self,
         models: Vec<&'a dyn Model>,
@@ -245,8 +247,8 @@ impl Executor {
     }
 
     /// Runs the forward and backward passes of this replica's micro-batch `micro_batch` between steps, in
-    /// [`Mode::Rehearse`]. Gradients are discarded, and nothing of a step's sums changes. The
-    /// loss is multiplied by `scale`.
+    /// [`Mode::Rehearse`]. Discards the gradients and leaves the step's sums unchanged. `scale` multiplies
+    /// the loss.
     pub fn repeat<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
@@ -260,9 +262,9 @@ impl Executor {
         Walk::new(self, models, reductions, (groups, feed), Work::Repetition { scale })?.run(&actions)
     }
 
-    /// Runs one pass of sequences `[rows, time]`, `extents`, through all stages, in [`Mode::Evaluate`].
-    /// `models` are this rank's stages. Transfers run on the compute stream: the next pass needs this one's
-    /// result.
+    /// Runs one forward pass of sequences `[rows, time]` (`extents`) through all stages, in
+    /// [`Mode::Evaluate`]. `models` are this rank's stages. Transfers run on the compute stream, because the
+    /// next pass needs this one's result.
     pub fn generate<'a, F: Feed>(
         &'a self,
         models: Vec<&'a dyn Model>,
@@ -276,21 +278,21 @@ impl Executor {
     }
 }
 
-/// The work of a walk.
+/// The kind of work that an action list does.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// A training step, whose losses are multiplied by `scale`.
+    /// A training step; `scale` multiplies the losses.
     Step { scale: f32, mode: Mode },
-    /// Both passes of one micro-batch, outside of a step.
+    /// Forward and backward of one micro-batch, outside of a step.
     Repetition { scale: f32 },
-    /// Losses of micro-batches.
+    /// Losses of micro-batches, without backward.
     Validation,
-    /// One pass of sequences of these extents.
+    /// One forward pass of sequences of these extents, without a loss.
     Generation { extents: [usize; 2] },
 }
 
 impl Work {
-    /// Mode of the walk's tapes.
+    /// Mode of the tapes.
     fn mode(self) -> Mode {
         match self {
             Work::Step { mode, .. } => mode,
@@ -307,7 +309,7 @@ impl Work {
         }
     }
 
-    /// Returns whether the last stage ends in a loss.
+    /// Returns whether the last stage computes a loss.
     fn has_loss(self) -> bool {
         !matches!(self, Work::Generation { .. })
     }
@@ -320,7 +322,7 @@ impl Work {
         }
     }
 
-    /// Type of the tensor that is passed over a cut.
+    /// Dtype of the tensor sent between two stages.
     fn crossing_dtype(self, crossing: &Crossing) -> DType {
         match self {
             Work::Step { .. } | Work::Repetition { .. } => crossing.dtype,
@@ -328,12 +330,12 @@ impl Work {
         }
     }
 
-    /// Shape of the tensor that is passed over a cut, which has `crossing`'s for a micro-batch of training.
+    /// Shape of the tensor sent between two stages. For a micro-batch of training it is `crossing.shape`.
     fn crossing_shape(self, crossing: &Crossing) -> Option<Shape> {
         match self {
             Work::Step { .. } | Work::Repetition { .. } | Work::Validation => Some(crossing.shape),
             Work::Generation { extents: [rows, time] } => {
-                // Their rows are not divided, as those of a step may be.
+                // Rows of generation are not divided over ranks, as those of a step may be.
                 Some([rows, time, crossing.shape.columns()].into())
             }
         }
@@ -344,7 +346,7 @@ impl Work {
 struct Walk<'a, F> {
     executor: &'a Executor,
     models: Vec<&'a dyn Model>,
-    /// Sums of each stage's gradients; empty where none are produced.
+    /// Gradient sums by stage; empty if the work has no backward.
     reductions: Vec<&'a mut GradientReduction>,
     groups: &'a mut GridGroups,
     feed: &'a mut F,
@@ -390,13 +392,13 @@ impl<'a, F: Feed> Walk<'a, F> {
         Ok(skipped)
     }
 
-    /// Returns the phase of an action's gradients; the same for all actions without gradients.
+    /// Returns the phase of an action's gradients; the default if the action has none.
     fn phase(&self, action: &Action) -> SinkPhase {
         let reduction = self.local_stage(*action).ok().and_then(|stage| self.reductions.get(stage));
         reduction.map_or_else(SinkPhase::default, |reduction| reduction.phase(action.micro_batch))
     }
 
-    /// Continues as if the actions of a repetition had been executed. The rank's other stages wait meanwhile.
+    /// Advances as if the actions of a repetition had been executed. The rank's other stages are unchanged.
     fn skip(&mut self, repetition: &Repetition) -> Result<()> {
         let (calls, times) = &repetition.calls;
         self.executor.device.log_repetition(calls.clone(), *times);
@@ -410,7 +412,7 @@ impl<'a, F: Feed> Walk<'a, F> {
         Ok(())
     }
 
-    /// Returns whether gradients are passed to the stage before `stage`, if there is one.
+    /// Returns whether gradients are sent back across the boundary after `stage`.
     fn passes_gradient(&self, stage: Option<usize>) -> bool {
         let crossing = stage.and_then(|stage| self.executor.crossings.get(stage));
         crossing.is_some_and(|crossing| crossing.gradient)
@@ -421,7 +423,7 @@ impl<'a, F: Feed> Walk<'a, F> {
             ActionKind::Forward => self.forward(action)?,
             ActionKind::Backward | ActionKind::BackwardInput => self.backward(action)?,
             ActionKind::BackwardWeight => self.backward_weight(action)?,
-            // No stage before the cut is trained.
+            // No stage before the boundary is trained.
             ActionKind::ReceiveBackward if !self.passes_gradient(Some(action.stage)) => return Ok(()),
             ActionKind::SendBackward if !self.passes_gradient(action.stage.checked_sub(1)) => return Ok(()),
             ActionKind::ReceiveForward | ActionKind::ReceiveBackward => return self.receive(action),
@@ -432,7 +434,7 @@ impl<'a, F: Feed> Walk<'a, F> {
         self.release_sent(action)
     }
 
-    /// Releases the tensors sent before the latest pass; compute waits until they have been sent.
+    /// Makes compute wait for the sends before the latest pass, and releases the sent tensors.
     fn release_sent(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         if self.transit.is_sending() {
             self.feed.enter(action, ActionPart::Waiting)?;

@@ -75,7 +75,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(self.enqueue(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
     }
 
-    /// Runs backward or its input half.
+    /// Runs backward, or its input half.
     pub(super) fn backward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         let stage = self.local_stage(action)?;
         let Live { tape, root, leaf } = self.queues[stage].live.pop(action)?;
@@ -121,8 +121,8 @@ impl<F: Feed> Walk<'_, F> {
         self.sum_gradients(action, loss.as_ref(), |sink| weights.backward_weight(sink))
     }
 
-    /// Runs `backward`, the part of a pass that computes gradients of weights, with the sink of the stage.
-    /// Adds `loss` to the step's. A repetition's gradients are discarded.
+    /// Runs `backward`, which computes weight gradients, with the stage's sink, and adds `loss` to the step's
+    /// loss. Discards the gradients of a repetition.
     fn sum_gradients<T>(
         &mut self,
         action: Action,
@@ -143,7 +143,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(result)
     }
 
-    /// Returns the tensor from another stage, after making compute wait for it.
+    /// Returns a tensor from another stage, after making compute wait for it.
     fn arrived(&mut self, action: Action, arrived: Arrived) -> std::result::Result<Tensor, F::Error> {
         if let Some(event) = &arrived.event {
             self.feed.enter(action, ActionPart::Waiting)?;
@@ -152,7 +152,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(arrived.tensor)
     }
 
-    /// Queues a tensor for `send`, or for the stage that consumes it if that is on this rank.
+    /// Queues a tensor for `send`, or for the consuming stage if that is on this rank.
     fn enqueue(&mut self, send: Action, tensor: Tensor) -> Result<()> {
         let schedule = &self.executor.schedule;
         let stage = self.local_stage(send)?;

@@ -1,10 +1,10 @@
-//! Detection of micro-batches that repeat earlier ones, which a plan skips.
+//! Detects micro-batches that repeat earlier ones, so that a plan can skip them.
 //!
-//! A pass ends a stretch of the allocator's events. Suppose that the stretches of one period equal those of
-//! the previous period, including all addresses. Then every address allocated in the period was free before
-//! it, and afterwards is free or allocated as it was one period ago: blocks and segments are in the same
-//! state. As long as the actions repeat, so do the events. Repetition is detected by comparison, never
-//! assumed: actions that do not repeat are executed.
+//! Each pass ends a stretch of allocator events. Suppose that the stretches of one period equal the stretches
+//! of the previous period, including all addresses. Then every address allocated in the period was free
+//! before it, and afterwards is in the same state as one period earlier: blocks and segments are unchanged.
+//! As long as the actions repeat, so do the events. Repetition is detected by comparison, never assumed:
+//! actions that do not repeat are executed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,17 +16,17 @@ use crate::data::SinkPhase;
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::Action;
 
-/// Limits of the work of a plan, in allocations of one rank. Nothing in a plan depends on values.
+/// Limits of a plan's work, in allocations of one rank. Nothing in a plan depends on values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanWork {
-    /// Allocations of a walk over a schedule from which micro-batches that repeat earlier ones are skipped.
+    /// Minimum number of allocations of an execution for repeating micro-batches to be skipped.
     pub skips_from: u64,
-    /// Most allocations, from the start of the rank on.
+    /// Maximum number of allocations since the start of the rank.
     pub most: u64,
 }
 
-/// Most actions of a walk whose calls are compared beside their memory. In longer ones few lanes would repeat
-/// others, since each adds up with others in its own way.
+/// Maximum number of actions for which calls are compared, not only memory. In longer lists few lanes would
+/// repeat others, since each is added to others in its own way.
 const MOST_COMPARED: usize = 1 << 13;
 
 /// Totals of the skipped actions.
@@ -45,24 +45,24 @@ impl std::ops::AddAssign for Skipped {
     }
 }
 
-/// Actions to skip.
+/// Consecutive actions to skip, because they repeat earlier ones.
 pub(super) struct Repetition {
-    /// Number of actions.
+    /// Number of actions to skip.
     pub(super) actions: usize,
-    /// Number of micro-batches, of each stage that has an action among these.
+    /// Number of micro-batches of each affected stage.
     pub(super) micro_batches: usize,
-    /// An action of each of these stages.
+    /// One action of each affected stage.
     pub(super) stages: Vec<Action>,
     pub(super) totals: Skipped,
-    /// The calls of one period in the device's log, and how often they repeat.
+    /// Range of one period's calls in the device's log, and the number of repetitions.
     pub(super) calls: (Range<usize>, usize),
 }
 
-/// State of the walk after a pass.
+/// State of the execution after a pass.
 struct Stretch {
-    /// Number of actions done.
+    /// Number of actions executed.
     done: usize,
-    /// Digest of the events since the previous pass.
+    /// Digest of the allocator events since the previous pass.
     digest: u64,
     allocations: u64,
     traffic: AxisTraffic,
@@ -70,19 +70,18 @@ struct Stretch {
     calls: usize,
 }
 
-/// A search for a period in the events of a walk.
+/// A search for a period in the allocator events of an execution.
 pub(super) struct Repeats<'a> {
     actions: &'a [Action],
-    /// Gradient phase of each action, which decides how its gradients are added.
+    /// Gradient phase of each action, which determines how its gradients are added.
     phases: Vec<SinkPhase>,
-    /// Whether micro-batches repeat others only if their calls do, which the device logs, not only their
-    /// memory.
+    /// Whether a repetition requires equal logged calls, not only equal memory.
     compares_calls: bool,
     work: PlanWork,
-    /// Allocations before the walk.
+    /// Number of allocations before the execution.
     before: u64,
     stretches: Vec<Stretch>,
-    /// The last stretch with each digest.
+    /// Index of the last stretch with each digest.
     latest: BTreeMap<u64, usize>,
 }
 
@@ -101,11 +100,11 @@ impl<'a> Repeats<'a> {
         Repeats { actions, phases, compares_calls, work, before, stretches, latest }
     }
 
-    /// Records a pass after which `done` actions are done. Returns the following actions if they repeat
+    /// Records a pass after which `done` actions are executed. Returns the following actions if they repeat
     /// earlier ones.
     ///
     /// # Errors
-    /// More allocations than the plan may make.
+    /// The plan made more allocations than allowed.
     pub(super) fn note(
         &mut self,
         device: &Device,
@@ -131,14 +130,14 @@ impl<'a> Repeats<'a> {
             .take_while(|period| 2 * period <= now)
             .find_map(|period| self.repetition(period));
         if repetition.is_some() {
-            // Addresses and micro-batches continue from the position to which the walk jumps.
+            // Addresses and micro-batches continue from the position after the skipped actions.
             self.stretches.clear();
             self.latest.clear();
         }
         Ok(repetition)
     }
 
-    /// Returns the whole periods of `period` stretches that follow, if the last two are equal.
+    /// Returns the whole periods of `period` stretches that follow, if the last two periods are equal.
     fn repetition(&self, period: usize) -> Option<Repetition> {
         let last = self.stretches.len() - 1;
         let [first, middle, end] = [2 * period, period, 0].map(|back| &self.stretches[last - back]);
@@ -150,7 +149,7 @@ impl<'a> Repeats<'a> {
         }
         let shift =
             self.actions[middle.done].micro_batch.checked_sub(self.actions[first.done].micro_batch)?;
-        // The events are also equal if a gradient was written in one period and added in the next.
+        // The events are also equal if a gradient was overwritten in one period and added in the next.
         let alike = |before: SinkPhase, after: SinkPhase| match self.compares_calls {
             true => before == after,
             false => before.has_memory_of(after),

@@ -15,8 +15,7 @@ impl<F: Feed> Walk<'_, F> {
         let stage = self.local_stage(action)?;
         let forward = action.kind == ActionKind::ReceiveForward;
         let from = self.peer(action)?;
-        // The input of a stage is passed over the cut before it, the gradient of its output over the cut
-        // after it.
+        // A stage's input crosses the boundary before it, the gradient of its output the boundary after it.
         let cut = if forward { action.stage.checked_sub(1) } else { Some(action.stage) };
         let crossing = cut.and_then(|cut| self.executor.crossings.get(cut));
         let crossing = crossing.ok_or(ParallelError::Unsound { action })?;

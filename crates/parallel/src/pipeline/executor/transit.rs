@@ -1,4 +1,4 @@
-//! Tensors in transit: they wait for a pass of this rank or for another rank.
+//! Tensors that wait for a pass of this rank, or for a transfer.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use tensor::Tensor;
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::Action;
 
-/// A queue by micro-batch; values are added and removed in increasing order.
+/// A first-in-first-out queue of values by micro-batch, in increasing order.
 #[derive(Debug)]
 pub(super) struct Queue<T>(VecDeque<(usize, T)>);
 
@@ -24,7 +24,7 @@ impl<T> Queue<T> {
         self.0.push_back((action.micro_batch, value));
     }
 
-    /// Removes the next value, which must be of the action's micro-batch.
+    /// Removes the next value, which must belong to the action's micro-batch.
     pub(super) fn pop(&mut self, action: Action) -> Result<T> {
         let next = self.0.pop_front().filter(|(micro_batch, _)| *micro_batch == action.micro_batch);
         next.map(|(_, value)| value).ok_or(ParallelError::Unsound { action })
@@ -39,7 +39,7 @@ impl<T> Queue<T> {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) tensor: Tensor,
-    /// Event of the tensor's arrival, if another rank sends it.
+    /// Event of the tensor's arrival, if it comes from another rank.
     pub(super) event: Option<Event>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Outgoing {
 #[derive(Debug)]
 pub(super) enum Root {
     Loss(Var),
-    /// The output of a stage other than the last; its tensor may be freed.
+    /// The output of a stage other than the last; its tensor may already be freed.
     Output(Source),
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Live {
     pub(super) leaf: Option<Source>,
 }
 
-/// A micro-batch between the halves of its backward pass.
+/// A micro-batch between the input and weight halves of its backward pass.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) weights: PendingWeights,
@@ -87,7 +87,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Renumbers every value as if it were of `micro_batches` micro-batches later.
+    /// Renumbers all values to `micro_batches` micro-batches later.
     pub(super) fn skip(&mut self, micro_batches: usize) {
         self.inputs.skip(micro_batches);
         self.gradients.skip(micro_batches);
@@ -98,23 +98,23 @@ impl Queues {
     }
 }
 
-/// Tensors between the compute stream and the stream of transfers. Nothing is tracked where they are one
-/// stream, which uses memory in order.
+/// Tensors in use by the transfer stream. If transfers run on the compute stream, nothing is tracked, because
+/// one stream uses memory in order.
 #[derive(Debug)]
 pub(super) struct InTransit {
     device: Device,
     stream: StreamKind,
-    /// Whether there are transfers on another stream.
+    /// Whether transfers run on a stream of their own.
     tracks: bool,
     /// Tensors being sent, each with the event after its send.
     sending: Vec<(Tensor, Event)>,
     /// Event after the passes that may have used the transfer stream's memory; `None` if that stream has
-    /// already waited for them.
+    /// already waited for it.
     released: Option<Event>,
 }
 
 impl InTransit {
-    /// Creates an empty value. `transfers` says whether there are transfers, on `stream`.
+    /// Creates the state without tensors. `transfers`: there are transfers, which run on `stream`.
     pub(super) fn new(device: &Device, transfers: bool, stream: StreamKind) -> Result<Self> {
         let tracks = transfers && stream != StreamKind::Compute;
         let mut transit =
@@ -132,8 +132,8 @@ impl InTransit {
         Ok(())
     }
 
-    /// Records an allocation on the transfer stream, whose later work waits for all passes that may have used
-    /// the memory.
+    /// Records an allocation from the transfer stream's memory; later work on that stream waits for the
+    /// passes that may have used it.
     pub(super) fn note_allocation(&mut self) -> Result<()> {
         match self.released.take() {
             Some(event) => Ok(self.device.wait(self.stream, &event)?),
@@ -153,7 +153,7 @@ impl InTransit {
         !self.sending.is_empty()
     }
 
-    /// Releases the tensors being sent; compute waits until they have been sent.
+    /// Makes compute wait for all pending sends, and releases the sent tensors.
     pub(super) fn release(&mut self) -> Result<()> {
         for (_, sent) in &self.sending {
             self.device.wait(StreamKind::Compute, sent)?;

@@ -23,7 +23,7 @@ fn title(schedule: &Schedule, timeline: &Timeline) -> String {
     format!("{kind}: {ranks}{chunks}, {micro_batches} {batches}, {bubble:.1} % idle")
 }
 
-/// Returns the letter of a pass.
+/// Returns the letter of a kind of pass.
 fn letter(kind: ActionKind) -> char {
     match kind {
         ActionKind::Forward => 'F',

@@ -12,7 +12,7 @@ const LEFT: f64 = 72.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 84.0;
 const BAR: f64 = 28.0;
-/// Height of the strip below each row, which shows the micro-batches that the rank holds.
+/// Height of the strip below each row, which shows the number of micro-batches held.
 const STRIP: f64 = 16.0;
 const ROW: f64 = BAR + STRIP + 14.0;
 const BOTTOM: f64 = 44.0;
@@ -23,9 +23,10 @@ const LINE: &str = "#e4e7eb";
 const HELD: &str = "#9aa5b1";
 const KEPT: &str = "#e0b07a";
 
-/// Draws one row per rank over a time axis: a bar per pass with its micro-batch, coloured by kind, lighter
-/// for the later stages of a rank; below it the activations and kept halves that the rank holds. Times are in
-/// the timeline's unit, named `unit` (may be empty). The result needs no style sheet or script.
+/// Draws a schedule as SVG: one row per rank over a time axis. Each pass is a bar with its micro-batch,
+/// coloured by kind, lighter for a rank's later stages. A strip below shows the activations and kept weight
+/// halves. Times are in the timeline's unit, named `unit` (may be empty). The result needs no style sheet or
+/// script.
 pub fn svg(schedule: &Schedule, timeline: &Timeline, unit: &str) -> String {
     let picture = Picture::new(schedule, timeline, unit);
     let mut out = String::new();
@@ -43,7 +44,7 @@ struct Picture<'a> {
     scale: f64,
     width: f64,
     height: f64,
-    /// Largest number of activations plus kept halves that any rank holds.
+    /// Largest number of activations plus kept weight halves on any rank.
     most: usize,
 }
 
@@ -94,7 +95,7 @@ impl<'a> Picture<'a> {
         writeln!(out, "</svg>")
     }
 
-    /// Writes the legend of the colours that are used.
+    /// Writes the legend of the colours in use.
     fn legend(&self, out: &mut String) -> std::fmt::Result {
         let all = self.schedule.actions.iter().flatten();
         let occurs = |kind: ActionKind| all.clone().any(|action| action.kind == kind);
@@ -216,7 +217,7 @@ impl<'a> Picture<'a> {
         writeln!(out, "</g>")
     }
 
-    /// Draws the activations that the rank holds over time, and the kept halves on top of them.
+    /// Draws the activations held over time, with the kept weight halves on top.
     fn strip(&self, out: &mut String, rank: usize, top: f64) -> std::fmt::Result {
         let changes = self.timeline.over_time(self.schedule, rank, &self.loads.ranks[rank]);
         let floor = top + STRIP;
@@ -244,7 +245,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// Passes with their colours and names. The colours also differ for readers who cannot tell red from green.
+/// Kinds of passes with colour and name. The colours are distinguishable for colour-blind readers.
 const PASSES: [(ActionKind, [u8; 3], &str); 4] = [
     (ActionKind::Forward, [47, 96, 168], "forward"),
     (ActionKind::Backward, [22, 133, 117], "backward"),
@@ -259,7 +260,7 @@ fn shade(kind: ActionKind, white: f64) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// Returns the fraction of white for a stage of a rank: none for its first stage, most for its last.
+/// Returns the fraction of white for a rank's stage `chunk`: 0 for its first stage, most for its last.
 fn lightness(chunk: usize, chunks: usize) -> f64 {
     if chunks < 2 { 0.0 } else { 0.62 * chunk as f64 / (chunks - 1) as f64 }
 }

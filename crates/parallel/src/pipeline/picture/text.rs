@@ -5,9 +5,9 @@ use crate::pipeline::action::Action;
 use crate::pipeline::schedule::Schedule;
 use crate::pipeline::simulate::Timeline;
 
-/// Draws one row per rank and one column per `unit` of time: the letter of the pass (F forward, B backward or
-/// its input half, W its weight half), its micro-batch and, with several stages per rank, a letter for the
-/// stage. A pass fills the columns whose middle it covers.
+/// Draws a schedule as text: one row per rank and one column per `unit` of time. A cell shows the letter of
+/// the pass (F forward, B backward or its input half, W its weight half), the micro-batch and, with several
+/// stages per rank, a letter for the stage. A pass fills the columns whose middle it covers.
 pub fn text(schedule: &Schedule, timeline: &Timeline, unit: u64) -> String {
     let unit = unit.max(1);
     let columns = timeline.makespan.div_ceil(unit);
@@ -58,7 +58,7 @@ fn label(schedule: &Schedule, action: Action) -> String {
     }
 }
 
-/// Returns a, b, … z, then aa, ab, ….
+/// Returns the letters of a stage: a, b, … z, then aa, ab, ….
 fn stage_letter(chunk: usize) -> String {
     let last = char::from(b'a' + (chunk % 26) as u8);
     match chunk / 26 {

@@ -1,4 +1,4 @@
-//! The buffers in which a lane's gradients lie until the owners of their shards have them.
+//! Buffers that hold a lane's gradients until they are sent to the owners of their shards.
 
 use device::{Category, DType, Device, Event, Request, StreamKind};
 use tensor::Tensor;
@@ -6,18 +6,18 @@ use tensor::Tensor;
 use crate::data::slots::Slots;
 use crate::error::Result;
 
-/// Buckets that are filled or on their way at once: one is filled while the one before is sent.
+/// Number of buckets in use at once: one is filled while the previous one is sent.
 const WINDOW: usize = 2;
 
-/// Whole buckets: one buffer each for lanes of several micro-batches, which add up here, or else a few that
-/// buckets use in turn.
+/// Buffers for whole buckets. Lanes of several micro-batches need one per bucket to accumulate; otherwise
+/// buckets take turns in a few.
 #[derive(Debug)]
 pub(super) struct BucketBuffers {
     device: Device,
     dtype: DType,
-    /// Elements of each bucket.
+    /// Number of elements of each bucket.
     elements: Vec<usize>,
-    /// The buffer of each bucket.
+    /// Index of each bucket's buffer.
     of: Vec<usize>,
     buffers: Vec<Buffer>,
 }
@@ -25,14 +25,14 @@ pub(super) struct BucketBuffers {
 #[derive(Debug)]
 struct Buffer {
     memory: Tensor,
-    /// The bucket that is being filled.
+    /// The bucket being filled.
     bucket: Option<usize>,
-    /// End of the work that reads the last bucket, for which the next one waits.
+    /// Event after the work that reads the last bucket; the next bucket waits for it.
     read: Option<Event>,
 }
 
 impl BucketBuffers {
-    /// Allocates the buffers of buckets of `elements` gradients each; `is_whole`: one for each bucket.
+    /// Allocates buffers for buckets of `elements` gradients each. `is_whole`: one buffer per bucket.
     pub(super) fn new(device: &Device, elements: &[usize], dtype: DType, is_whole: bool) -> Result<Self> {
         let order: Vec<_> = (0..elements.len()).collect();
         let slots = match is_whole {
@@ -50,11 +50,11 @@ impl BucketBuffers {
         })
     }
 
-    /// Returns the buffer in which a bucket's gradients are written or add up. Compute waits until the bucket
-    /// before it in this buffer has been read.
+    /// Returns the buffer that receives a bucket's gradients. Compute waits until the buffer's previous
+    /// bucket has been read.
     pub(super) fn take(&mut self, bucket: usize) -> Result<Tensor> {
         if self.buffers[self.of[bucket]].bucket.is_some_and(|other| other != bucket) {
-            // Backward fills more buckets at once than expected: from now on this one has its own buffer.
+            // Backward fills more buckets at once than expected: this one has its own buffer from now on.
             self.of[bucket] = self.buffers.len();
             self.buffers.push(Buffer::new(&self.device, self.elements[bucket], self.dtype)?);
         }
@@ -66,7 +66,7 @@ impl BucketBuffers {
         Ok(buffer.memory.view(0, [self.elements[bucket]])?)
     }
 
-    /// Records that the work up to `read` reads a bucket for the last time.
+    /// Records that the work up to `read` is the last to read a bucket.
     pub(super) fn sent(&mut self, bucket: usize, read: Event) {
         let buffer = &mut self.buffers[self.of[bucket]];
         (buffer.bucket, buffer.read) = (None, Some(read));

@@ -10,15 +10,15 @@ use crate::data::options::ReductionOptions;
 use crate::data::stream_order::between_compute;
 use crate::error::Result;
 
-/// Elements of which a rank's losses are a multiple: 512 bytes.
+/// Granularity of a rank's losses in elements: 512 bytes.
 const ALIGNMENT: usize = 128;
 
-/// The losses of lanes: of this rank's lanes, and gathered of all.
+/// Losses by lane: this rank's, and gathered from all ranks.
 #[derive(Debug)]
 pub(super) struct LaneLosses {
     assignment: Assignment,
     own: Tensor,
-    /// Losses of each rank, one rank after another.
+    /// Losses of all ranks, one rank after another.
     all: Tensor,
     total: Tensor,
 }
@@ -34,7 +34,7 @@ impl LaneLosses {
         Ok(LaneLosses { assignment, own: all.view(rank * each, [each])?, all, total })
     }
 
-    /// Adds a micro-batch's loss to that of this rank's lane `lane`.
+    /// Adds a micro-batch's loss to this rank's lane `lane`, or overwrites it.
     pub(super) fn add(&self, lane: usize, loss: &Tensor, accumulates: bool) -> Result<()> {
         let own = self.own.view(lane * loss.elements(), loss.shape())?;
         match accumulates {
@@ -59,7 +59,7 @@ impl LaneLosses {
             self.all.view(rank * self.own.elements() + index / per_lane * values, [values])
         };
         let mut sums = (0..self.assignment.lanes()).map(lane).collect::<tensor::Result<Vec<_>>>()?;
-        // Aligned groups of a power of two of lanes are subtrees.
+        // Aligned runs of a power of two of lanes are subtrees.
         while sums.len() > 1 {
             for group in sums.chunks(MOST_PARTS) {
                 ops::tree::into_on(&group[0], group, &SumTree::balanced(group.len()), StreamKind::Compute)?;

@@ -1,4 +1,4 @@
-//! The rounds of lanes in turn, and the tree in which they are added.
+//! The rounds of lanes run in turn, and the tree in which they are added.
 
 use std::ops::Range;
 
@@ -14,28 +14,29 @@ use crate::error::{ParallelError, Result};
 pub(super) struct Turns {
     assignment: Assignment,
     rounds: usize,
-    /// Number of the rank's own lanes: in a round beyond, it repeats a lane of another rank.
+    /// Number of the rank's own lanes; in later rounds it repeats a lane of another rank.
     own: usize,
-    /// Lanes that a round adds, the last one perhaps fewer.
+    /// Number of lanes added per round; the last round may have fewer.
     each: usize,
-    /// Lanes of the tree, and those that the group adds. A library adds the lanes of a round itself, to one.
+    /// Number of lanes of the tree, of which the group adds `run`. A library adds the lanes of a round
+    /// itself, so they count as one.
     all: usize,
     run: Range<usize>,
     reduction: Reduction,
 }
 
-/// A subtree of which a round completes all lanes.
+/// A subtree of lanes that one round completes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Subtree {
     pub(super) run: Range<usize>,
     /// Number of sums to its left that wait for their right sibling.
     pub(super) set: usize,
-    /// Number of these that it joins.
+    /// Number of waiting sums that it joins.
     pub(super) joins: usize,
 }
 
 impl Turns {
-    /// Returns the rounds of the group that `rank` belongs to.
+    /// Returns the rounds of the group that contains `rank`.
     pub(super) fn new(assignment: Assignment, rank: usize, reduction: Reduction) -> Self {
         let group = rank / assignment.group();
         let rounds = assignment.lanes_of(group * assignment.group());
@@ -81,12 +82,12 @@ impl Turns {
         all.map(|subtree| subtree.set + usize::from(subtree.joins == 0)).max().unwrap_or(1).max(1)
     }
 
-    /// Number of sets that hold the group's sum after the last round, the first ones.
+    /// Number of sets that hold the group's sum after the last round; they are the first ones.
     pub(super) fn parts(&self) -> usize {
         subtrees(self.all, self.run.clone()).count()
     }
 
-    /// Returns the parts of all groups, and the order in which they are added; `None` for one group.
+    /// Returns each group's number of parts and the order of additions; `None` for one group.
     pub(super) fn group_tree(&self) -> Result<Option<RankTree>> {
         let groups = self.assignment.groups();
         if groups == 1 {
@@ -150,7 +151,7 @@ mod tests {
         }
     }
 
-    /// The sums of a group at the end of a step, in words.
+    /// The sums of a group at the end of a step, as expressions.
     fn sums(turns: &Turns) -> Vec<String> {
         fn balanced(lanes: std::ops::Range<usize>) -> String {
             match lanes.len() {
