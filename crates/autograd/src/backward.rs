@@ -1,4 +1,4 @@
-//! Backward: the rules in reverse order, each dropped as soon as it has run.
+//! Backward: runs the rules in reverse order, dropping each as soon as it has run.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,24 +19,24 @@ use crate::tape::{Node, Tape};
 pub struct LeafGradients(BTreeMap<u32, Tensor>);
 
 impl LeafGradients {
-    /// Takes the gradient of a leaf; `None` if nothing flowed back to it.
+    /// Removes and returns the gradient of a leaf; `None` if no gradient reached it.
     pub fn take(&mut self, leaf: Source) -> Option<Tensor> {
         self.0.remove(&leaf.id?.index)
     }
 }
 
-/// Weight halves of rules whose input half has run, in the same order.
+/// The weight halves of rules whose input half has run, in the same order.
 pub struct PendingWeights {
     device: Device,
     pass: Rc<Pass>,
     rules: Vec<Later>,
 }
 
-/// A rule whose weight half runs later: its module and its block.
+/// A rule whose weight half is pending, with its module and its block.
 type Later = (Label, Option<BlockIndex>, Box<dyn Rule>);
 
 impl PendingWeights {
-    /// Runs the weight halves. The gradients are the same bits as those of an undivided backward.
+    /// Runs the weight halves. The gradients have the same bits as in an undivided backward.
     pub fn backward_weight(self, sink: &mut dyn GradientSink) -> Result<()> {
         let mut sums = GradientSums::of_pass(&self.pass);
         for (module, block, rule) in self.rules {
@@ -54,19 +54,19 @@ impl std::fmt::Debug for PendingWeights {
 }
 
 impl Tape {
-    /// Runs backward from a scalar loss, or the first of a loss and its figures, whose gradient is 1 or the
-    /// pass's loss scale, and consumes tape and loss. Weight gradients go to `sink`; gradients of leaves are
-    /// returned.
+    /// Runs backward from a scalar loss, or from the first element of a vector of the loss and its figures.
+    /// The loss's gradient is 1, or the pass's loss scale. Consumes tape and loss. Weight gradients go to
+    /// `sink`; gradients of leaves are returned.
     ///
     /// # Errors
-    /// A loss that this tape did not record, an operator's error, or the sink's.
+    /// The loss is not recorded on this tape, or an operator or the sink failed.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
         let root = self.index_of(loss.source())?;
         let sums = GradientSums::of_pass(&self.shared_pass().0);
         self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink, sums))
     }
 
-    /// Runs backward from gradients of some outputs, whose tensors may be gone.
+    /// Runs backward from gradients of some outputs, whose tensors may already be freed.
     pub fn backward_from(
         self,
         seeds: Vec<(Source, Tensor)>,
@@ -76,7 +76,7 @@ impl Tape {
         self.run(seeds, None, &mut Weights::Now(sink, sums))
     }
 
-    /// Runs the input halves of [`Tape::backward_from`] alone, for zero-bubble schedules.
+    /// Runs only the input halves of [`Tape::backward_from`], for zero-bubble schedules.
     pub fn backward_input_from(
         self,
         seeds: Vec<(Source, Tensor)>,
@@ -84,7 +84,7 @@ impl Tape {
         self.input_halves(seeds, None)
     }
 
-    /// Runs the input halves of [`Tape::backward`] alone.
+    /// Runs only the input halves of [`Tape::backward`].
     pub fn backward_input(self, loss: Var) -> Result<(LeafGradients, PendingWeights)> {
         let root = self.index_of(loss.source())?;
         self.input_halves(Vec::new(), Some((root, loss)))
@@ -136,7 +136,7 @@ impl Tape {
     }
 }
 
-/// The time at which weight halves run.
+/// When to run the weight halves of rules.
 enum Weights<'a> {
     /// Each directly after its input half.
     Now(&'a mut dyn GradientSink, GradientSums),
@@ -145,7 +145,8 @@ enum Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Runs the input half of a rule; [`Weights::half`] runs or keeps its weight half.
+    /// Runs the input half of a rule, and possibly parts of its weight half; [`Weights::half`] runs or keeps
+    /// the weight half.
     fn input_half(
         &mut self,
         node: &mut Node,
@@ -180,7 +181,7 @@ impl Weights<'_> {
     }
 }
 
-/// Runs the rule that recorded the loss.
+/// Runs the rule that recorded the loss; `None` if it needs no gradient.
 fn from_root(
     node: &mut Node,
     loss: Option<&Var>,
@@ -203,7 +204,7 @@ fn from_root(
     weights.input_half(node, vec![Some(one)], &wanted).map(Some)
 }
 
-/// Runs a rule on the gradients of its outputs; returns `None`, without running it, if there are none.
+/// Runs a rule on the gradients of its outputs. Returns `None`, without running the rule, if there are none.
 fn from_outputs(
     node: &mut Node,
     flowing: &mut [Option<Tensor>],
@@ -254,7 +255,7 @@ fn weight_half(
     pass.observers.after(call, std::iter::empty())
 }
 
-/// Returns the call of a rule of a module for a block.
+/// Returns the observed call of a rule.
 fn of_rule(
     pass: &Pass,
     (module, block): (Label, Option<BlockIndex>),
@@ -273,7 +274,7 @@ fn name(error: AutogradError, operator: &'static str) -> AutogradError {
     }
 }
 
-/// Adds a gradient to a value's gradient so far, in place if no other tensor shares the storage.
+/// Adds a gradient to a value's accumulated gradient, in place if no other tensor shares its storage.
 fn accumulate(slot: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
     *slot = Some(match slot.take() {
         None => gradient,

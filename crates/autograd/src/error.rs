@@ -5,25 +5,25 @@ use tensor::TensorError;
 
 use crate::sharded::Placement;
 
-/// Result of recording or of backward.
+/// Result of recording or backward.
 pub type Result<T> = std::result::Result<T, AutogradError>;
 
-/// A refused or failed call.
+/// An error of recording or backward.
 #[derive(Debug, thiserror::Error)]
 pub enum AutogradError {
     /// An operator failed.
     #[error("{operator}: {source}")]
     Operator {
-        /// The operator, with `.backward` while differentiating.
+        /// The operator's name, followed by `.backward` in backward.
         operator: String,
         /// Reason of the failure.
         #[source]
         source: TensorError,
     },
-    /// A tensor call outside any operator failed.
+    /// A tensor operation outside any operator failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// An operator that communicates failed.
+    /// A collective of an operator failed.
     #[error("{operator}: {source}")]
     Collective {
         /// The operator.
@@ -32,41 +32,41 @@ pub enum AutogradError {
         #[source]
         source: CollectiveError,
     },
-    /// A variable of another tape.
+    /// A variable belongs to another tape.
     #[error("{operator}: an operand was recorded on another tape")]
     ForeignVariable {
-        /// The operator that received it.
+        /// The operator that received the variable.
         operator: &'static str,
     },
-    /// Operands that are divided in another way.
+    /// An operand has another number of blocks than expected.
     #[error("an operator has operands of different numbers of blocks: one has {expected}")]
     Blocks {
-        /// The most blocks of an operand.
+        /// Maximum number of blocks of the operand.
         expected: usize,
     },
-    /// An operator that read one block of a value of several.
+    /// An operator that reads one block received a value of several blocks.
     #[error("an operator was called with a value that is divided among ranks or pieces: call it by `map`")]
     Divided,
-    /// A placement that a value cannot change to.
+    /// A value cannot change to this placement.
     #[error("a value that is {from:?} along the {axis} axis cannot become {to:?}")]
     Placement {
-        /// The axis.
+        /// The axis of the grid.
         axis: &'static str,
-        /// The placement.
+        /// The current placement.
         from: Placement,
-        /// The placement that was asked for.
+        /// The requested placement.
         to: Placement,
     },
-    /// A call of attention in a pass that has no cache left for it.
+    /// Attention was called more often in a pass than there are caches.
     #[error("attention: this pass has no cache for the call: a model states the heads of each of its layers")]
     NoCache,
-    /// Backward from a variable without a gradient path.
+    /// Backward started from a variable that no gradient can reach.
     #[error("backward needs a variable that this tape recorded; this one depends on no weight and no leaf")]
     NotRecorded,
-    /// A sink has no target for a gradient.
+    /// The sink has no memory for a gradient.
     #[error("the gradient of use {use_id} has no target: {reason}")]
     NoTarget {
-        /// The use.
+        /// Identifier of the parameter's use.
         use_id: u32,
         /// The sink's reason.
         reason: String,

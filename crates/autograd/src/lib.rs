@@ -1,16 +1,16 @@
-//! Reverse-mode differentiation over `tensor`'s operators: it records calls and computes nothing itself.
+//! Reverse-mode differentiation over `tensor`'s operators: records calls, and computes nothing itself.
 //!
 //! The one idea: **a backward rule is a named struct whose fields are its saved tensors** (a closure would
-//! hide them), and a [`Tape`] is a list of rules that backward *consumes*: each rule and its saved tensors
-//! are dropped as soon as the rule has run, so that a step's graph does not outlive the step.
+//! hide them). A [`Tape`] is a list of rules that backward *consumes*: each rule is dropped with its saved
+//! tensors as soon as it has run, so that a step's graph does not outlive the step.
 //!
-//! A rule has two halves, [`Rule::backward_input`] and [`Rule::backward_weight`]. Usually one follows the
-//! other; a pipeline schedule may run the input halves of a whole stage first and the weight halves later,
-//! with the same bits. A [`GradientSink`] provides a tensor for the weight gradient of each *use* of a
-//! parameter and learns when the gradient is ready, so that reduction can overlap backward.
+//! A rule has two halves, [`Rule::backward_input`] and [`Rule::backward_weight`]. Usually the second directly
+//! follows the first. A pipeline schedule may run the input halves of a whole stage first and the weight
+//! halves later, with the same bits. A [`GradientSink`] provides memory for the weight gradient of each *use*
+//! of a parameter and is notified when the gradient is ready, so that reduction can overlap backward.
 //!
-//! A [`Segment`] of a model that runs through [`recompute`] is one rule on the tape. It keeps the segment's
-//! inputs, and runs and records the segment again when backward reaches it.
+//! A [`Segment`] of a model that runs through [`recompute`] is one rule on the tape. It keeps only the
+//! segment's inputs. When backward reaches it, it runs and records the segment again.
 //!
 //! ```
 //! use autograd::{Gradients, Mode, Tape, UseId, Weight, ops};

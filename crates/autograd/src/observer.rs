@@ -1,4 +1,4 @@
-//! Observers of operators: called for every call as it is enqueued, in forward and in backward.
+//! Observers of operators, called for every call as it is enqueued, in forward and in backward.
 
 use std::fmt;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ device::names! {
         Forward = "forward",
         /// Forward, repeated by a recomputed segment.
         Recompute = "recompute",
-        /// Backward of the inputs; with it that of the weights, if these follow directly inside one rule.
+        /// Backward of the inputs, including the weights if a rule computes both at once.
         Backward = "backward",
         /// Backward of the weights.
         BackwardWeight = "backward weight",
@@ -26,30 +26,29 @@ device::names! {
 /// A call of an operator or of its backward rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Part of the pass.
+    /// The part of the pass.
     pub direction: Direction,
     /// The module that makes the call, or made it in forward.
     pub module: Label,
     /// The operator's name.
     pub operator: &'static str,
-    /// Number of the micro-batch over all steps and ranks.
+    /// Number of the micro-batch, counted over all steps and ranks.
     pub micro_batch: u64,
-    /// Number of the piece of sequences that the call computes; `None` if it computes all that are on the
-    /// rank.
+    /// Index of the sequence piece that the call computes; `None` if it computes all pieces on the rank.
     pub piece: Option<usize>,
 }
 
-/// The error of an observer.
+/// Error of an observer; ends the step.
 pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Follows the operators of a pass. An observer that keeps no tensor and changes none changes no byte and no
-/// bit. Calls nest where a rule is made of others, as that of a recomputed segment.
+/// Observes the operators of a pass. If it keeps and changes no tensor, memory and results are unaffected.
+/// Calls nest if a rule consists of others, such as a recomputed segment.
 pub trait Observer {
     /// Called before a call's work is enqueued. Errors end the step.
     fn before(&self, call: &Call) -> std::result::Result<(), ObserverError>;
 
-    /// Called when a call's work has been enqueued, with its outputs in forward, and in backward with the
-    /// gradients of its inputs (`None` where none is wanted). A recomputed output may stay uncomputed.
+    /// Called after a call's work was enqueued. `results` are its outputs in forward, or the gradients of its
+    /// inputs in backward (`None` where none is needed). A recomputed output may be uncomputed.
     fn after(&self, call: &Call, results: &[Option<&Tensor>]) -> std::result::Result<(), ObserverError>;
 }
 
@@ -58,7 +57,7 @@ pub trait Observer {
 pub struct Observers(Rc<[Rc<dyn Observer>]>);
 
 impl Observers {
-    /// Returns `observers` as one.
+    /// Combines several observers.
     pub fn new(observers: impl IntoIterator<Item = Rc<dyn Observer>>) -> Self {
         Observers(observers.into_iter().collect())
     }

@@ -1,9 +1,9 @@
-//! Offloaded activations: the inputs of recomputed segments are in host memory between forward and backward.
+//! Offloaded activations: between forward and backward, the inputs of recomputed segments are in host memory.
 //!
-//! An input is copied to a host pool while its segment computes, and freed on the device when the next input
-//! is kept. Backward of a segment lets the input of the segment before it be copied back while it computes.
-//! The compute stream waits before memory that a copy reads is freed, so the bytes of a step do not depend on
-//! how far the device has got.
+//! An input is copied to a host pool while its segment computes. Its device memory is freed when the next
+//! input is stored. While a segment runs backward, the previous segment's input is copied back. The compute
+//! stream waits before memory that a copy reads is freed, so the bytes of a step do not depend on the
+//! device's progress.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
 
-/// The activations of a device that are in a host pool. Clones share them.
+/// The offloaded activations of a device. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Offload(Rc<Shared>);
 
@@ -27,17 +27,17 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of the next input.
+    /// Number of the next input to store.
     next: u64,
-    /// The inputs that are kept, by micro-batch and number.
+    /// The stored inputs, by micro-batch and number.
     kept: BTreeMap<(u64, u64), Kept>,
-    /// The inputs that were kept last, until the compute stream waits for the end of their copies.
+    /// The inputs stored last, with the event after their copies; kept until the compute stream waits for it.
     leaving: Option<(Vec<Tensor>, Event)>,
-    /// The end of the last copy from the pool, before which nothing writes to memory that it read.
+    /// Event after the last copy from the pool, which must precede new writes to the pool.
     returned: Option<Event>,
 }
 
-/// An input on its way.
+/// A stored input.
 #[derive(Debug)]
 enum Kept {
     /// In the pool.
@@ -46,7 +46,7 @@ enum Kept {
     Back(Tensor),
 }
 
-/// An input of a segment that is kept for backward.
+/// An input of a segment, kept for backward.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// On the device.
@@ -55,7 +55,7 @@ pub(crate) enum Input {
     Away(Offloaded),
 }
 
-/// The key of an input in a pool.
+/// Handle of an input in a pool.
 #[derive(Debug)]
 pub(crate) struct Offloaded {
     offload: Offload,
@@ -63,7 +63,7 @@ pub(crate) struct Offloaded {
 }
 
 impl Offload {
-    /// Returns an empty list of activations of `device` in its pool `host`.
+    /// Creates an empty store for activations of `device` in its host pool `host`.
     pub fn new(device: &Device, host: &Device) -> Self {
         let device = device.clone();
         let host = host.clone();
@@ -73,7 +73,7 @@ impl Offload {
     /// Starts to copy the inputs of a segment of `micro_batch` to the pool.
     ///
     /// # Errors
-    /// Out of host memory; the driver's.
+    /// Host memory is exhausted, or the driver failed.
     pub(crate) fn keep(&self, micro_batch: u64, inputs: Vec<Tensor>) -> Result<Vec<Input>> {
         let Shared { device, host, state } = &*self.0;
         let mut state = state.borrow_mut();
@@ -81,7 +81,7 @@ impl Offload {
         if let Some(returned) = &state.returned {
             device.wait(StreamKind::Snapshot, returned)?;
         }
-        // Access makes compute wait for inputs that are arriving, as those from another stage.
+        // Access makes compute wait for inputs that are still arriving, for example from another stage.
         for input in &inputs {
             let _ = input.region();
         }
@@ -100,7 +100,7 @@ impl Offload {
         Ok(kept)
     }
 
-    /// Removes an input and returns it; then starts to copy the input before it, of the same micro-batch.
+    /// Removes and returns an input, then starts to copy back the previous input of the same micro-batch.
     fn take(&self, key: (u64, u64)) -> Result<Option<Tensor>> {
         let Shared { device, state, .. } = &*self.0;
         let mut state = state.borrow_mut();
@@ -120,14 +120,14 @@ impl Offload {
         let Shared { device, state, .. } = &*self.0;
         let mut state = state.borrow_mut();
         if state.kept.remove(&key).is_some() {
-            // An error of the driver comes again with the next call that gives it work.
+            // An error of the driver recurs with the next call that gives it work.
             let _ = state.settle(device);
         }
     }
 }
 
 impl State {
-    /// Frees the inputs that were kept last, after their copies.
+    /// Frees the device memory of the inputs stored last, once they are copied.
     fn settle(&mut self, device: &Device) -> Result<()> {
         if let Some((_, copied)) = &self.leaving {
             device.wait(StreamKind::Compute, copied)?;
@@ -136,7 +136,8 @@ impl State {
         Ok(())
     }
 
-    /// Starts to copy an input to the device, if it is not there; the first operator that reads it waits.
+    /// Starts to copy an input back to the device, if it is in the pool. The first operator that reads it
+    /// waits.
     fn bring(&mut self, device: &Device, key: (u64, u64)) -> Result<()> {
         let Some(Kept::Away(away)) = self.kept.get(&key) else { return Ok(()) };
         let request = Request::new(Category::Activation, "offload");

@@ -1,4 +1,4 @@
-//! Operators on a tape: each calls the forward function of `tensor` and records its rule.
+//! Operators on a tape. Each calls the forward function of `tensor` and records its backward rule.
 
 mod activation;
 mod adapter;
@@ -101,12 +101,12 @@ pub(crate) fn only(outputs: ValueGradients) -> Result<Tensor> {
     outputs.into_iter().next().flatten().ok_or(AutogradError::NotRecorded)
 }
 
-/// The values of an optional weight in `dtype`, as [`Weight::values`].
+/// Returns the values of an optional weight in `dtype` ([`Weight::values`]).
 pub(crate) fn values_of(weight: Option<&Weight>, dtype: DType) -> tensor::Result<Option<Tensor>> {
     weight.map(|weight| weight.values(dtype)).transpose()
 }
 
-/// Names the operator in a tensor error of a forward call.
+/// Adds the operator's name to a tensor error of a forward call.
 pub(crate) fn named<T>(operator: &str, result: tensor::Result<T>) -> Result<T> {
     result.map_err(|source| AutogradError::Operator { operator: operator.to_owned(), source })
 }

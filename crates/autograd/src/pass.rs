@@ -1,4 +1,4 @@
-//! The micro-batch that a pass computes.
+//! Settings of one pass over a micro-batch.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,62 +18,65 @@ use crate::offload::Offload;
 use crate::precision::Autocast;
 use crate::sharded::{BlockIndex, Piece, Pieces};
 
-/// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
-/// pipeline, and the second run of a recomputed segment, have the same.
+/// Settings shared by all calls of one pass over one micro-batch. They must be equal in all stages of a
+/// pipeline, and when a segment is recomputed.
 #[derive(Clone, Debug, Default)]
 pub struct Pass {
-    /// Number of the micro-batch over all steps and ranks, of which random numbers are functions.
+    /// Number of the micro-batch over all steps and ranks; seeds random numbers.
     pub micro_batch: u64,
-    /// The position in its sequence at which the document of each token begins, `[batch, time]` u32, never
-    /// decreasing along a sequence; negative, modulo 2³², where a cache holds its first tokens. `None`: every
-    /// sequence is one document.
+    /// Position in its sequence at which each token's document begins, `[batch, time]` u32, never decreasing
+    /// along a sequence. In a pass with a cache it may be negative (modulo 2³²), because the cache holds the
+    /// first tokens. `None` if every sequence is one document.
     pub documents: Option<Tensor>,
-    /// The pieces that are here, if sequences are computed in pieces.
+    /// The local pieces, if sequences are computed in pieces.
     pub pieces: Option<Pieces>,
-    /// The piece that the pass computes, of a pass within [`map`](crate::map).
+    /// The piece that is computed, in a pass within [`map`](crate::map).
     pub piece: Option<Piece>,
-    /// The part of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
+    /// Fraction of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
     pub label_smoothing: f32,
-    /// The number of targets of the whole step, one u32, over which the loss of tokens is a mean; `None`:
-    /// each micro-batch has a mean of its own, by which the step's is made.
+    /// Number of targets in the whole step, one u32, by which the loss is divided. `None` if the loss is a
+    /// mean per micro-batch.
     pub target_count: Option<Tensor>,
-    /// The pairs of answers of a pass whose loss compares them; only on the last stage.
+    /// Pairs of answers whose loss the pass computes; only on the last stage.
     pub preference: Option<PreferencePass>,
-    /// The caches of a pass that generates text.
+    /// Key and value caches of a pass that generates text.
     pub cache: Option<CachedPass>,
-    /// The factor of the loss, for gradients in a type of few exponents; the loss itself is not multiplied.
+    /// Loss scale for gradients in f16; the loss itself is not multiplied.
     pub loss_scale: Option<LossScale>,
-    /// Whether the results of the pass are discarded because another rank's are used, so that it counts for
-    /// no statistic of the step.
+    /// Whether the results are discarded because another rank's are used; such a pass adds to no statistic of
+    /// the step.
     pub is_padding: bool,
-    /// Factors of the losses that balance the loads of experts, with the factor of the loss.
+    /// Factors of the losses that balance the loads of experts, including the loss's own factor.
     pub balance: Option<Balance>,
-    /// The rows that are tokens, u32 of the inputs' shape: 1, or 0 for padding; and the number of tokens of
-    /// the whole step, over which balancing losses are means. `None`: all rows are tokens, or count as such.
+    /// A mask of the rows that are tokens (1) rather than padding (0), u32 in the inputs' shape, and the
+    /// number of tokens in the whole step, over which balancing losses are means. `None` if all rows count as
+    /// tokens.
     pub tokens: Option<TokenRows>,
-    /// The casts of operands, if weights are f32 and matmuls in half precision.
+    /// Casts of operands, if weights are f32 and matmuls in half precision.
     pub autocast: Option<Arc<Autocast>>,
-    /// The host memory of inputs of recomputed segments, if these are offloaded.
+    /// Host memory for the inputs of recomputed segments, if these are offloaded.
     pub offload: Option<Offload>,
-    /// The groups on which the pass's operators communicate.
+    /// Process groups on which the operators communicate.
     pub groups: AxisGroups,
     /// Observers of the pass's operators.
     pub observers: Observers,
 }
 
-/// The pairs of answers that a pass learns from: its sequences are a chosen answer, then a rejected one to
-/// the same prompt.
+/// Pairs of answers that a pass learns from. Its sequences alternate between a chosen answer and a rejected
+/// one to the same prompt.
 #[derive(Clone, Debug)]
 pub struct PreferencePass {
-    /// The first row of each sequence's answer, u32 `[sequences]`.
+    /// Index of the first row of each sequence's answer, u32 `[sequences]`.
     pub answers: Tensor,
-    /// ln p of each answer by the reference model, f32 `[sequences]`, if the objective reads it.
+    /// Log-probability of each answer under the reference model, f32 `[sequences]`, if the objective needs
+    /// it.
     pub reference: Option<Tensor>,
-    /// The loss of the pairs; `None`: the loss is instead ln p of each answer, f32 `[sequences]`.
+    /// Loss of the pairs. `None`: the pass returns the log-probability of each answer, f32 `[sequences]`,
+    /// instead of a loss.
     pub objective: Option<Objective>,
 }
 
-/// A factor of all gradients of a pass, on the device.
+/// A factor of all gradients of a pass, in device memory.
 #[derive(Clone, Debug)]
 pub struct LossScale {
     /// The factor, f32 \[1\].
@@ -83,7 +86,7 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// Divides `gradient`, a scalar f32, by the factor.
+    /// Divides `gradient`, an f32 scalar, by the factor.
     pub(crate) fn removed_from(&self, gradient: Tensor) -> Result<Tensor> {
         let own = gradient.into_unique(Request::new(Category::ActivationGradient, "loss_scale"))?;
         ops::scale::by(&own, &self.inverse)?;
@@ -91,7 +94,7 @@ impl LossScale {
     }
 }
 
-/// Caches of keys and values, as one pass uses them: the n-th call of attention has the n-th cache.
+/// Key and value caches in one pass. The n-th attention call uses the n-th cache.
 #[derive(Clone, Debug)]
 pub struct CachedPass {
     caches: Rc<[Cache]>,
@@ -100,30 +103,32 @@ pub struct CachedPass {
 }
 
 impl CachedPass {
-    /// A pass over one whole sequence, whose keys and values fill `slot`. A model leaves out its output head.
+    /// Creates a pass over one whole sequence, whose keys and values fill entry `slot` of the caches. The
+    /// model skips its output head.
     pub fn filling(caches: &Rc<[Cache]>, slot: usize) -> Self {
         CachedPass { caches: Rc::clone(caches), fills: Some(slot), calls: Cell::new(0) }
     }
 
-    /// A pass over the next token of every slot; the documents of the pass have minus the tokens' positions.
+    /// Creates a pass over the next token of every entry in the caches. The pass's documents contain the
+    /// tokens' negated positions.
     pub fn extending(caches: &Rc<[Cache]>) -> Self {
         CachedPass { caches: Rc::clone(caches), fills: None, calls: Cell::new(0) }
     }
 
-    /// The slot that the pass fills, if any.
+    /// The cache entry that the pass fills, if any.
     pub(crate) fn slot(&self) -> Option<usize> {
         self.fills
     }
 
-    /// The cache of the next call of attention, if any.
+    /// Returns the cache of the next attention call, if any.
     pub(crate) fn next(&self) -> Option<&Cache> {
         self.caches.get(self.calls.replace(self.calls.get() + 1))
     }
 }
 
 impl Pass {
-    /// Returns the mean over targets of the loss of a micro-batch, or of a piece of one, that is to be
-    /// multiplied by `scale` unless the mean is that of the step.
+    /// Returns how a loss over targets is averaged: over the step's targets if their number is known,
+    /// otherwise per micro-batch or piece, multiplied by `scale`.
     pub(crate) fn mean(&self, scale: f32) -> Mean<'_> {
         match &self.target_count {
             Some(count) => Mean { scale: 1.0, count: Some(count) },
@@ -131,12 +136,12 @@ impl Pass {
         }
     }
 
-    /// Returns the number in its sequence of the piece of a block.
+    /// Returns the index within its sequence of a block's piece.
     pub(crate) fn piece_number(&self, block: Option<BlockIndex>) -> Option<usize> {
         self.pieces.as_ref()?.here.get(block?.piece?).map(|piece| piece.number)
     }
 
-    /// Returns the pass of each piece that is here.
+    /// Returns the pass of each local piece.
     pub(crate) fn of_pieces(&self) -> Vec<Pass> {
         let here = self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.here);
         let of = |(index, piece): (usize, &Piece)| {
@@ -155,12 +160,12 @@ impl Pass {
         here.iter().enumerate().map(of).collect()
     }
 
-    /// Returns whether the pass computes the next token of sequences, and so one row of each.
+    /// Returns whether the pass computes the next token of sequences, with one row each.
     pub fn extends_cache(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.fills.is_none())
     }
 
-    /// Returns whether the pass only fills caches, so that nothing reads a prediction.
+    /// Returns whether the pass only fills caches, so that no prediction is needed.
     pub fn fills_cache(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.fills.is_some())
     }

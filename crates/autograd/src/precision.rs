@@ -1,25 +1,26 @@
-//! Autocast: the table that decides in which type every operator takes its operands.
+//! Autocast: a table of the dtype to which each operator casts its operands.
 //!
-//! With f32 weights and a half compute type, every operator of [`ops`](crate::ops) asks the table of its pass
-//! for the type of its operands, and takes its weights in the same one. Programs with operators of their own
-//! add rows and ask through [`ops::autocast`](crate::ops::autocast). Weights in the compute type need no
-//! table: all operands have that type, and kernels compute in f32 where the table says so.
+//! With f32 weights and a half-precision compute dtype, every operator of [`ops`](crate::ops) looks up the
+//! dtype of its operands in the pass's table, and uses its weights in the same dtype. Programs with operators
+//! of their own add rows, and call [`ops::autocast`](crate::ops::autocast). If weights have the compute
+//! dtype, no table is needed: all operands have that dtype, and kernels compute internally in f32 as listed
+//! in the table.
 
 use std::fmt;
 
 use device::DType;
 
 device::names! {
-    /// The type in which an operator takes its operands under autocast.
+    /// The dtype of an operator's operands under autocast.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Operands {
-        /// The half type, which results then have too.
+        /// The half-precision dtype, which results then have too.
         Half = "half",
         /// f32.
         F32 = "f32",
-        /// The widest type among the operands.
+        /// The widest dtype among the operands.
         Widest = "widest",
-        /// The types that they have.
+        /// The operands' own dtypes.
         Unchanged = "as given",
     }
 }
@@ -28,11 +29,11 @@ device::names! {
     /// The precision of an operator's arithmetic on half-precision operands.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Arithmetic {
-        /// Matmuls: products of operands in the half type, sums in f32, rounded once.
+        /// Matmuls: half-precision products, f32 sums, one rounding.
         Half = "half operands, f32 sums",
-        /// Everything in f32, and results rounded once.
+        /// All arithmetic in f32; results are rounded once.
         F32 = "f32",
-        /// None: elements are moved.
+        /// No arithmetic: elements are moved.
         Moves = "none",
     }
 }
@@ -42,25 +43,26 @@ device::names! {
 pub struct OperatorPrecision {
     /// The operator's name on the tape.
     pub operator: &'static str,
-    /// The type of its operands under autocast.
+    /// Dtype of the operands under autocast.
     pub operands: Operands,
-    /// The precision of its arithmetic on half-precision operands.
+    /// Precision of the arithmetic on half-precision operands.
     pub arithmetic: Arithmetic,
-    /// Values that are kept or returned in f32 whatever the type of the operands; empty if none.
+    /// Values that are always f32, whatever the operands' dtype; empty if none.
     pub in_f32: &'static str,
 }
 
-/// A matmul.
+/// Row of a matmul.
 const fn half(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::Half, arithmetic: Arithmetic::Half, in_f32 }
 }
 
-/// An operator whose operands are widened, and which would compute in f32 on half ones too.
+/// Row of an operator whose operands are widened to f32. It would compute half-precision operands in f32,
+/// too.
 const fn single(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::F32, arithmetic: Arithmetic::F32, in_f32 }
 }
 
-/// An operator that computes in f32 and rounds its result to the operands' type.
+/// Row of an operator that computes in f32 and rounds its result to the operands' dtype.
 const fn unchanged(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::Unchanged, arithmetic: Arithmetic::F32, in_f32 }
 }
@@ -73,9 +75,9 @@ const fn moves(operator: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::Unchanged, arithmetic: Arithmetic::Moves, in_f32: "" }
 }
 
-/// The operators of this crate, by name. As in PyTorch, matmuls, convolutions and attention take half
-/// operands, and norms, softmax, sums and losses of numbers f32. The loss of classes takes its scores as they
-/// are: it computes in f32, and a wide copy of them would change no bit.
+/// Rows of this crate's operators, by name. As in PyTorch, matmuls, convolutions and attention take
+/// half-precision operands; norms, softmax, sums and regression losses take f32. Cross-entropy takes its
+/// scores unchanged, because it computes in f32 and a wider copy would change no bit.
 const STANDARD: &[OperatorPrecision] = &[
     unchanged("activation", ""),
     half("adapted_linear", ""),
@@ -131,19 +133,19 @@ const STANDARD: &[OperatorPrecision] = &[
     moves("transpose"),
 ];
 
-/// The precision of operators by name.
+/// Table of operators' precision, by name.
 #[derive(Clone, Debug)]
 pub struct PrecisionTable(Vec<OperatorPrecision>);
 
 impl Default for PrecisionTable {
-    /// The operators of this crate.
+    /// Returns the rows of this crate's operators.
     fn default() -> Self {
         PrecisionTable(STANDARD.to_vec())
     }
 }
 
 impl PrecisionTable {
-    /// Returns the table with a row for another operator, in place of one of the same name.
+    /// Adds a row, replacing any row of the same operator.
     #[must_use]
     pub fn with(mut self, row: OperatorPrecision) -> Self {
         self.0.retain(|own| own.operator != row.operator);
@@ -151,20 +153,20 @@ impl PrecisionTable {
         self
     }
 
-    /// The row of an operator.
+    /// Returns the row of an operator.
     #[must_use]
     pub fn find(&self, operator: &str) -> Option<&OperatorPrecision> {
         self.0.iter().find(|row| row.operator == operator)
     }
 
-    /// All rows.
+    /// All rows of the table.
     pub fn rows(&self) -> impl Iterator<Item = &OperatorPrecision> {
         self.0.iter()
     }
 }
 
 impl fmt::Display for PrecisionTable {
-    /// A line for each row: operator, operands, arithmetic, what stays in f32.
+    /// Formats one line per row: operator, operands, arithmetic, and the values that stay in f32.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|row| {
             let OperatorPrecision { operator, operands, arithmetic, in_f32 } = row;
@@ -173,18 +175,18 @@ impl fmt::Display for PrecisionTable {
     }
 }
 
-/// The casts of passes whose weights are f32 and whose matmuls are in half precision.
+/// The casts of a pass with f32 weights and half-precision matmuls.
 #[derive(Clone, Debug)]
 pub struct Autocast {
-    /// The half type.
+    /// The half-precision dtype.
     pub half: DType,
-    /// The types of operands.
+    /// Dtypes of operands, by operator.
     pub table: PrecisionTable,
 }
 
 impl Autocast {
-    /// Returns the type in which `operator` takes operands of the types `dtypes`; `None` if it takes each
-    /// as it is, as an operator without a row does. Integers are never cast.
+    /// Returns the dtype to which `operator` casts operands of types `dtypes`; `None` if they are unchanged,
+    /// as for an operator without a row. Integers are never cast.
     #[must_use]
     pub fn operand_type(&self, operator: &str, dtypes: impl Iterator<Item = DType>) -> Option<DType> {
         match self.table.find(operator)?.operands {

@@ -12,22 +12,23 @@ use crate::sharded::{Placements, Source, Var};
 use crate::sink::GradientSink;
 use crate::tape::{SharedPass, Tape};
 
-/// Name of the operator whose backward runs a segment again; its forward is that of the segment's operators.
+/// Name of the operator whose backward runs a segment again. In forward, only the segment's own operators
+/// appear.
 pub const RECOMPUTE: &str = "recompute";
 
-/// A part of a model that can run again: its fields are parameters and sizes, never activations.
+/// A part of a model that can run again. Its fields are parameters and sizes, never activations.
 pub trait Segment {
     /// Error of the segment.
     type Error: From<AutogradError> + std::error::Error + Send + Sync + 'static;
 
-    /// Computes the outputs from the inputs. Backward calls it again; it must make the same operator calls on
-    /// the same values, and draws the same random numbers, which are functions of counters. In the second run
-    /// the output of the last call may stay uncomputed, so only operators may read values here.
+    /// Computes the outputs from the inputs. Backward calls this function again: it must make the same
+    /// operator calls on the same values, and draws the same random numbers. In the second run the last
+    /// call's output may be left uncomputed, so only operators may read values.
     fn run(&self, tape: &Tape, inputs: Vec<Var>) -> std::result::Result<Vec<Var>, Self::Error>;
 }
 
-/// Runs `segment` and saves its inputs instead of its inner tensors: backward runs it again. The bits are
-/// those without recomputation. On a tape that records nothing, the segment runs as usual.
+/// Runs `segment` and saves only its inputs; backward runs it again. The bits are the same as without
+/// recomputation. On a tape that records nothing, the segment runs as usual.
 pub fn recompute<S: Segment + 'static>(
     tape: &Tape,
     segment: S,
@@ -63,7 +64,7 @@ pub fn recompute<S: Segment + 'static>(
     Ok(joined(outputs.into_iter(), &of_outputs))
 }
 
-/// The blocks of a value, which a rule has one by one.
+/// Number of blocks and placements of a value whose blocks are stored separately.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     blocks: usize,
@@ -76,7 +77,7 @@ impl Layout {
     }
 }
 
-/// Joins blocks, one after the other, to values of these layouts.
+/// Reassembles a sequence of blocks into values of these layouts.
 fn joined(mut blocks: impl Iterator<Item = Var>, layout: &[Layout]) -> Vec<Var> {
     let value = |layout: &Layout| {
         Some(Var::from_blocks(blocks.by_ref().take(layout.blocks))?.with_placements(layout.placements))
@@ -88,7 +89,7 @@ fn joined(mut blocks: impl Iterator<Item = Var>, layout: &[Layout]) -> Vec<Var> 
 #[derive(Debug)]
 pub struct RecomputeRule<S> {
     segment: S,
-    /// Calls that the segment makes.
+    /// Number of operator calls in the segment.
     calls: u32,
     /// Whether the segment has trained weights.
     has_weights: bool,
@@ -96,21 +97,21 @@ pub struct RecomputeRule<S> {
     pass: SharedPass,
     inputs: Vec<Input>,
     layout: Vec<Layout>,
-    /// The weight halves of the segment's rules, between the two halves of a divided backward.
+    /// The weight halves of the segment's rules, kept between the halves of a divided backward.
     pending: Option<PendingWeights>,
 }
 
 /// The second run of a segment.
 struct Again {
     tape: Tape,
-    /// Leaves in place of the inputs.
+    /// Leaves that stand for the inputs.
     leaves: Vec<Source>,
-    /// Outputs with a gradient, and the gradient.
+    /// Outputs that have a gradient, with the gradient.
     seeds: Vec<(Source, Tensor)>,
 }
 
 impl<S: Segment> RecomputeRule<S> {
-    /// Runs the segment again on its own tape, consuming its saved inputs.
+    /// Runs the segment again on a tape of its own, consuming its saved inputs.
     fn again(&mut self, gradients: ValueGradients, wanted: &[bool]) -> Result<Again> {
         let tape = Tape::replaying(&self.device, self.pass.clone(), self.calls);
         let inputs = std::mem::take(&mut self.inputs).into_iter().map(Input::take);

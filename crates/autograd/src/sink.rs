@@ -9,13 +9,13 @@ use tensor::ops::GradientTarget;
 use crate::error::{AutogradError, Result};
 use crate::weight::{UseId, Weight};
 
-/// A tensor to write a weight's gradient into, or to add it to.
+/// Memory into which a weight's gradient is written, or to which it is added.
 pub type Target = GradientTarget;
 
-/// Provides a tensor for each weight gradient and learns when the gradient is complete.
+/// Provides memory for each weight gradient, and is notified when the gradient is complete.
 pub trait GradientSink {
-    /// Returns the target of the gradient of one use of `weight`: a tensor of its shape, in f32 or in the
-    /// weight's type, of the same type for all uses.
+    /// Returns the target for the gradient of one use of `weight`: a tensor of its shape, f32 or of the
+    /// weight's dtype. All uses have the same dtype.
     fn target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target>;
 
     /// Called when the gradient of this use is complete for this backward pass.
@@ -25,24 +25,23 @@ pub trait GradientSink {
 /// Returns the target of a weight's gradient; `None` for a frozen weight.
 ///
 /// # Errors
-/// The sink's.
+/// Errors of the sink.
 pub fn target(sink: &mut dyn GradientSink, weight: &Weight) -> Result<Option<Target>> {
     weight.use_id().map(|use_id| sink.target(use_id, weight)).transpose()
 }
 
-/// Tells `sink` that a weight's gradient is complete, unless the weight is frozen.
+/// Notifies `sink` that a weight's gradient is complete, unless the weight is frozen.
 ///
 /// # Errors
-/// The sink's.
+/// Errors of the sink.
 pub fn ready(sink: &mut dyn GradientSink, weight: &Weight) -> Result<()> {
     weight.use_id().map_or(Ok(()), |use_id| sink.ready(use_id))
 }
 
-/// Gives a trained weight its gradient, which `compute` writes or adds to a target, and tells the sink that
-/// it is complete.
+/// Lets `compute` write or add a trained weight's gradient to its target, then notifies the sink.
 ///
 /// # Errors
-/// The sink's; errors of `compute`.
+/// Errors of the sink and of `compute`.
 pub(crate) fn give_gradient(
     sink: &mut dyn GradientSink,
     weight: &Weight,
@@ -54,7 +53,8 @@ pub(crate) fn give_gradient(
     ready(sink, weight)
 }
 
-/// Returns a target for a gradient that is discarded, like `taken`, for kernels that compute both.
+/// Allocates a target for a gradient that is discarded, similar to `taken`, for kernels that always compute
+/// both.
 pub(crate) fn discarded(weight: &Weight, taken: &Target) -> Result<Target> {
     let request = Request::new(Category::Gradient, "discarded_gradient");
     let tensor = Tensor::empty(weight.device(), weight.shape(), taken.tensor.dtype(), request)?;
@@ -64,7 +64,7 @@ pub(crate) fn discarded(weight: &Weight, taken: &Target) -> Result<Target> {
 type Hook =
     Box<dyn FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>>;
 
-/// The plain sink: one f32 tensor per use, allocated by the first backward pass and added to by later ones.
+/// A simple sink: one f32 tensor per use, allocated by the first backward pass; later passes add to it.
 #[derive(Default)]
 pub struct Gradients {
     tensors: BTreeMap<UseId, Tensor>,
@@ -72,7 +72,7 @@ pub struct Gradients {
 }
 
 impl Gradients {
-    /// The gradient of a use, if backward has reached it.
+    /// Returns the gradient of a use, if backward has reached it.
     pub fn get(&self, use_id: UseId) -> Option<&Tensor> {
         self.tensors.get(&use_id)
     }

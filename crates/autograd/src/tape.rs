@@ -1,4 +1,4 @@
-//! The tape: backward rules in the order of the operators' calls.
+//! The tape: backward rules in the order of the operator calls.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::pass::Pass;
 use crate::rule::Rule;
 use crate::sharded::{BlockIndex, Pieces, Source, ValueId, Var};
 
-/// Number of the next tape, by which variables of different tapes are distinguished.
+/// Number of the next tape; distinguishes variables of different tapes.
 static NEXT_TAPE: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Node {
@@ -25,7 +25,7 @@ pub(crate) struct Node {
     pub(crate) first_output: u32,
     pub(crate) outputs: u32,
     pub(crate) module: Label,
-    /// The block that the call computed; `None` for a value that nothing divides.
+    /// The block that the call computed; `None` for an undivided value.
     pub(crate) block: Option<BlockIndex>,
 }
 
@@ -36,73 +36,72 @@ pub(crate) struct Graph {
     pub(crate) leaves: Vec<u32>,
 }
 
-/// Bytes of one tensor that a rule keeps alive between forward and backward.
+/// Size of one tensor that a rule keeps alive between forward and backward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedBytes {
     /// The module that made the call.
     pub module: Label,
     /// The operator.
     pub operator: &'static str,
-    /// The rule's name for the tensor.
+    /// Name of the tensor within the rule.
     pub name: &'static str,
-    /// Bytes of its elements.
+    /// Bytes of the tensor's elements.
     pub bytes: usize,
 }
 
-/// A pass and the passes of its pieces.
+/// A pass, and the passes of its local pieces.
 pub(crate) type SharedPass = (Rc<Pass>, Rc<[Pass]>);
 
-/// A list of backward rules in the order of the calls; backward consumes it.
+/// A list of backward rules in call order, consumed by backward.
 pub struct Tape {
     id: u32,
     device: Device,
     mode: Mode,
     pass: Rc<Pass>,
-    /// The passes of the pieces that are here.
+    /// The passes of the local pieces.
     pieces: Rc<[Pass]>,
-    /// The block that calls compute now, within [`map`](crate::map).
+    /// The block that calls compute at present, within [`map`](crate::map).
     block: Cell<Option<BlockIndex>>,
     records: bool,
-    /// Calls of operators so far, recorded or not.
+    /// Number of operator calls so far, recorded or not.
     calls: Cell<u32>,
-    /// The operator whose call has begun, if there are observers.
+    /// The operator whose call is in progress, if there are observers.
     begun: Cell<Option<&'static str>>,
-    /// Whether a call so far has trained weights, on a tape of a segment's first run.
+    /// On a tape of a segment's first run, whether any call so far has trained weights.
     has_weights: Cell<bool>,
     /// Whether the tape records nothing because its segment will be recomputed.
     is_first_run: bool,
-    /// Calls of the segment that is being recomputed, if one is.
+    /// Number of calls of the segment being recomputed, if any.
     replayed: Option<u32>,
     pub(crate) graph: RefCell<Graph>,
 }
 
 impl Tape {
-    /// Returns a tape for a pass in `mode`. In [`Mode::Evaluate`] it records nothing: operators save nothing,
-    /// and no variable wants a gradient.
+    /// Creates a tape for a pass in `mode`. In [`Mode::Evaluate`] it records nothing: operators save no
+    /// tensors, and variables have no gradients.
     pub fn new(device: &Device, mode: Mode) -> Self {
         Self::with_records(device, mode, mode != Mode::Evaluate)
     }
 
-    /// Returns the same tape for a pass of another micro-batch than number 0 without documents. Call it
-    /// before any operator.
+    /// Sets the pass; by default it is micro-batch 0 without documents. Call this before any operator.
     #[must_use]
     pub fn with_pass(self, pass: Pass) -> Self {
         Tape { pieces: pass.of_pieces().into(), pass: Rc::new(pass), ..self }
     }
 
-    /// Returns a tape of the same device, mode and pass for the first run of a recomputed segment: it records
+    /// Creates a tape of the same device, mode and pass for the first run of a recomputed segment. It records
     /// only whether there are trained weights.
     pub(crate) fn first_run(&self) -> Self {
         let (pass, pieces) = self.shared_pass();
         Tape { pass, pieces, is_first_run: true, ..Self::with_records(&self.device, self.mode, false) }
     }
 
-    /// Returns whether a call of a first run has trained weights.
+    /// Returns whether any call of a first run has trained weights.
     pub(crate) fn has_weights(&self) -> bool {
         self.has_weights.get()
     }
 
-    /// Returns a tape that records the second run of a segment whose first run made `calls` calls.
+    /// Creates a tape that records the second run of a segment whose first run made `calls` calls.
     pub(crate) fn replaying(device: &Device, (pass, pieces): SharedPass, calls: u32) -> Self {
         Tape { replayed: Some(calls), pass, pieces, ..Self::new(device, Mode::Recompute) }
     }
@@ -133,14 +132,14 @@ impl Tape {
         }
     }
 
-    /// Calls of operators so far.
+    /// Number of operator calls so far.
     pub(crate) fn calls(&self) -> u32 {
         self.calls.get()
     }
 
-    /// Returns whether the output of the current call will be read: false only for the last call of a
+    /// Returns whether the output of the current call will be read. False only for the last call of a
     /// recomputed segment, whose output was used in the first run. An operator whose rule does not save its
-    /// output may leave it uncomputed.
+    /// output may then leave it uncomputed.
     pub fn reads_output(&self) -> bool {
         self.replayed.is_none_or(|calls| self.calls.get() + 1 < calls)
     }
@@ -150,12 +149,12 @@ impl Tape {
         &self.device
     }
 
-    /// Purpose of the pass that this tape belongs to.
+    /// Purpose of the tape's pass.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The micro-batch of the pass that this tape belongs to, or the piece of it that calls compute now.
+    /// The tape's pass, or the pass of the sequence piece that calls compute at present.
     pub fn pass(&self) -> &Pass {
         let piece = self.block.get().and_then(|block| self.pieces.get(block.piece?));
         piece.unwrap_or(&self.pass)
@@ -165,17 +164,17 @@ impl Tape {
         (Rc::clone(&self.pass), Rc::clone(&self.pieces))
     }
 
-    /// The pieces that are here, if sequences are computed in pieces.
+    /// The local pieces, if sequences are computed in pieces.
     pub fn pieces(&self) -> Option<&Pieces> {
         self.pass.pieces.as_ref()
     }
 
-    /// The block that calls compute now; `None` outside [`map`](crate::map).
+    /// The block that calls compute at present; `None` outside [`map`](crate::map).
     pub(crate) fn block(&self) -> Option<BlockIndex> {
         self.block.get()
     }
 
-    /// Calls `body`, whose calls of operators compute `block`.
+    /// Runs `body`, whose operator calls compute `block`.
     pub(crate) fn within_block<T>(&self, block: BlockIndex, body: impl FnOnce() -> T) -> T {
         let before = self.block.replace(Some(block));
         let result = body();
@@ -183,18 +182,18 @@ impl Tape {
         result
     }
 
-    /// Returns whether operators are recorded, and so whether they save tensors for backward. How a layer
-    /// behaves depends on [`Tape::mode`] instead.
+    /// Returns whether operators are recorded and save tensors for backward. A layer's behaviour depends on
+    /// [`Tape::mode`] instead.
     pub fn is_recording(&self) -> bool {
         self.records
     }
 
-    /// Returns a variable without a gradient.
+    /// Creates a variable without a gradient.
     pub fn constant(&self, tensor: Tensor) -> Var {
         Var::new(tensor, None)
     }
 
-    /// Returns a variable whose gradient backward returns, for example a stage's input.
+    /// Creates a variable whose gradient backward returns, for example a stage's input.
     pub fn leaf(&self, tensor: Tensor) -> Var {
         if !self.records {
             return self.constant(tensor);
@@ -206,7 +205,7 @@ impl Tape {
         Var::new(tensor, Some(ValueId { tape: self.id, index }))
     }
 
-    /// The tensors that recorded rules keep alive.
+    /// Lists the tensors that recorded rules keep alive.
     pub fn saved(&self) -> Vec<SavedBytes> {
         let graph = self.graph.borrow();
         let of_node = |node: &Node| {
@@ -221,11 +220,11 @@ impl Tape {
         graph.nodes.iter().flat_map(|node| -> Vec<SavedBytes> { of_node(node) }).collect()
     }
 
-    /// Tells the observers of the pass that a call of `operator` begins, which [`Tape::record`] ends. They do
-    /// not see an operator that leaves this out.
+    /// Notifies the pass's observers that a call of `operator` begins; [`Tape::record`] ends it. Observers do
+    /// not see operators that skip this call.
     ///
     /// # Errors
-    /// An observer's.
+    /// Errors of an observer.
     pub fn begin(&self, operator: &'static str) -> Result<()> {
         let observers = &self.pass.observers;
         if !observers.is_empty() {
@@ -244,7 +243,7 @@ impl Tape {
         Call { direction, module, operator, micro_batch, piece: self.pass.piece_number(self.block.get()) }
     }
 
-    /// Tells the observers that the call begun last has been enqueued.
+    /// Notifies the observers that the current call was enqueued.
     fn end(&self, outputs: &[Tensor]) -> Result<()> {
         match self.begun.take() {
             Some(operator) => self.pass.observers.after(|| self.call(operator), outputs.iter().map(Some)),
@@ -252,11 +251,12 @@ impl Tape {
         }
     }
 
-    /// Records a call: `rule` for `outputs` computed from `inputs`. A call without weights and without inputs
-    /// that have gradients is not kept. Operators outside this crate join the tape through it.
+    /// Records a call: `rule` computes the gradients of `inputs` from the gradients of `outputs`. A call
+    /// without trained weights whose inputs have no gradients is not kept. Operators outside this crate use
+    /// this function, too.
     ///
     /// # Errors
-    /// An input of another tape, an observer's.
+    /// An input is of another tape, or an observer failed.
     pub fn record<R: Rule + 'static>(
         &self,
         inputs: &[Source],

@@ -1,4 +1,4 @@
-//! Parameters as operands of operators: values that may come and go, and the number of a use.
+//! Parameters as operands of operators. Their values may be released between uses.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -10,24 +10,23 @@ use tensor::ops::block_codes::{self, BlockCodes};
 use tensor::ops::pointwise::Pointwise;
 use tensor::{Shape, Tensor, TensorError, ops};
 
-/// One use of one parameter in a model, numbered in the order in which the model's layers were built. A
-/// parameter with two uses has two numbers, each with its own gradient until the reduction over ranks is
-/// done.
+/// One use of a parameter in a model, numbered in the order of building the layers. A parameter with two uses
+/// has two numbers, each with its own gradient until the reduction over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UseId(pub u32);
 
-/// Gathers weights that are released between their uses. Weights that are gathered together form a unit.
+/// Gathers weights that are released between their uses. Weights gathered together form a unit.
 pub trait WeightSource: fmt::Debug {
-    /// Fills the handles of unit `unit`. It may release those of other units.
+    /// Fills the handles of unit `unit`. May release the handles of other units.
     ///
     /// # Errors
-    /// Values that cannot be gathered.
+    /// The values cannot be gathered.
     fn gather(&self, unit: usize) -> Result<(), Box<dyn Error + Send + Sync>>;
 }
 
 /// The values of a parameter, which may be gathered before a use and released after it. Clones share them.
 ///
-/// Operators ask for the values whenever they run, in forward and again in backward, and keep none.
+/// Operators request the values whenever they run, in forward and again in backward, and keep no copy.
 #[derive(Clone, Debug)]
 pub struct WeightHandle(Rc<Storage>);
 
@@ -36,14 +35,14 @@ struct Storage {
     device: Device,
     shape: Shape,
     dtype: DType,
-    /// `None` while the values are released.
+    /// The values; `None` while released.
     tensor: RefCell<Option<Tensor>>,
-    /// The source of values that come and go, and the weight's unit.
+    /// The source that gathers the values, if any, and the weight's unit.
     source: RefCell<Option<(Weak<dyn WeightSource>, usize)>>,
 }
 
 impl WeightHandle {
-    /// Returns a handle without values yet.
+    /// Creates a handle without values.
     pub fn released(device: &Device, shape: Shape, dtype: DType) -> Self {
         Self::with(device.clone(), shape, dtype, None)
     }
@@ -54,7 +53,7 @@ impl WeightHandle {
         WeightHandle(Rc::new(Storage { device, shape, dtype, tensor, source }))
     }
 
-    /// Lets `source` gather the values as unit `unit` whenever they are asked for.
+    /// Makes `source` gather the values, as part of unit `unit`, whenever they are requested.
     pub fn gathered_by(&self, source: Weak<dyn WeightSource>, unit: usize) {
         *self.0.source.borrow_mut() = Some((source, unit));
     }
@@ -64,15 +63,15 @@ impl WeightHandle {
         self.0.source.borrow().is_some()
     }
 
-    /// Returns whether there are no values now.
+    /// Returns whether the values are currently released.
     pub fn is_released(&self) -> bool {
         self.0.tensor.borrow().is_none()
     }
 
-    /// Lets the weight's source, if it has one, gather its unit.
+    /// Gathers the weight's unit, if the weight has a source.
     ///
     /// # Errors
-    /// Values that cannot be gathered.
+    /// The values cannot be gathered.
     pub fn gather(&self) -> tensor::Result<()> {
         let source = self.0.source.borrow().clone();
         let Some((source, unit)) = source.and_then(|(source, unit)| Some((source.upgrade()?, unit))) else {
@@ -87,19 +86,19 @@ impl WeightHandle {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The values, which the weight's source gathers if it has one.
+    /// Returns the values, gathering them first if the weight has a source.
     ///
     /// # Errors
-    /// Values that are released, or that cannot be gathered.
+    /// The values are released, or cannot be gathered.
     pub fn tensor(&self) -> tensor::Result<Tensor> {
         self.gather()?;
         self.0.tensor.borrow().clone().ok_or(TensorError::Released { shape: self.0.shape })
     }
 
-    /// Gives the parameter its values.
+    /// Sets the values.
     ///
     /// # Errors
-    /// Another shape or type.
+    /// The shape or dtype differs.
     pub fn fill(&self, tensor: Tensor) -> tensor::Result<()> {
         let (operator, operand) = ("weight", "values");
         if tensor.shape() != self.0.shape {
@@ -159,83 +158,84 @@ impl From<Tensor> for WeightHandle {
 pub struct Weight {
     handle: WeightHandle,
     use_id: Option<UseId>,
-    /// Number of runs of rows here over which the gradient is a sum in a fixed tree; 0: it is one sum.
+    /// Number of local runs of rows over which the gradient is summed in a fixed tree; 0 if rows are not
+    /// sharded.
     row_shards: usize,
-    /// Number of shards here that use the weight, whose gradients are added up; 0: it is not shared.
+    /// Number of local shards that use the weight and whose gradients are summed; 0 if it is not shared.
     copies: usize,
-    /// A number that operators find added to the values.
+    /// A number that is added to the values when operators read them.
     offset: Option<f32>,
-    /// The codes that the handle has instead of values.
+    /// Decoder of the handle's codes, if it holds codes instead of values.
     codes: Option<Rc<BlockCodes>>,
 }
 
 impl Weight {
-    /// Returns the parameter at the use `use_id`.
+    /// Creates the parameter at the use `use_id`.
     pub fn new(handle: impl Into<WeightHandle>, use_id: UseId) -> Self {
         Weight { use_id: Some(use_id), ..Weight::frozen(handle) }
     }
 
-    /// Returns the parameter as a frozen weight.
+    /// Creates a frozen weight.
     pub fn frozen(handle: impl Into<WeightHandle>) -> Self {
         Weight { handle: handle.into(), use_id: None, row_shards: 0, copies: 0, offset: None, codes: None }
     }
 
-    /// Returns the same weight, whose handle has a record of `codes` instead of values.
+    /// Marks the handle as holding a record of `codes` instead of values.
     #[must_use]
     pub fn in_codes(self, codes: Option<Rc<BlockCodes>>) -> Self {
         Weight { codes, ..self }
     }
 
-    /// Returns the same use with values plus `offset`. The gradient is the same.
+    /// Adds `offset` to the values that operators read. The gradient is unchanged.
     #[must_use]
     pub fn plus(self, offset: f32) -> Self {
         Weight { offset: Some(offset), ..self }
     }
 
-    /// Returns the weight of an operator on rows that are sharded along [`collective::Axis::Tensor`], of
-    /// which `shards` equal runs are here. Its gradient is the sum over all runs.
+    /// Marks the weight of an operator on rows sharded along [`collective::Axis::Tensor`]; `shards` equal
+    /// runs are local. The gradient is summed over all runs.
     #[must_use]
     pub fn over_rows(self, shards: usize) -> Self {
         Weight { row_shards: shards, ..self }
     }
 
-    /// Returns whether the weight is that of an operator on rows that are in shards.
+    /// Returns whether the weight is used on sharded rows.
     pub fn is_over_rows(&self) -> bool {
         self.row_shards > 0
     }
 
-    /// Number of runs of rows here over which the gradient is a sum; 0: it is one sum.
+    /// Number of local runs of rows over which the gradient is summed; 0 if rows are not sharded.
     pub(crate) fn row_shards(&self) -> usize {
         self.row_shards
     }
 
-    /// Returns the weight of an operator that each of `shards` shards here calls for itself
-    /// ([`Placement::Copied`](crate::Placement::Copied)). Its gradient is the sum over all shards.
+    /// Marks the weight of an operator that each of the `shards` local shards calls separately
+    /// ([`Placement::Copied`](crate::Placement::Copied)). The gradient is summed over all shards.
     #[must_use]
     pub fn copied(self, shards: usize) -> Self {
         Weight { copies: shards, ..self }
     }
 
-    /// Number of shards here that use the weight for themselves; 0: it is not shared.
+    /// Number of local shards that use the weight separately; 0 if it is not shared.
     pub(crate) fn copies(&self) -> usize {
         self.copies
     }
 
-    /// The values in the type that they are stored in; of a weight in codes, the record.
+    /// Returns the values in their stored dtype; for a weight in codes, the record of codes.
     ///
     /// # Errors
-    /// Values that are released.
+    /// The values are released.
     pub fn stored(&self) -> tensor::Result<Tensor> {
         self.handle.tensor()
     }
 
-    /// The values in `dtype`, plus the offset: those stored if they have that type and no offset, else a
-    /// copy, which is decoded if the weight is in codes. Operators take their weights in the type of their
-    /// operands, and again in backward, so that a copy lives as long as one call: copies that are kept for
-    /// backward would all exist at once.
+    /// Returns the values in `dtype`, plus the offset. The stored tensor is returned if it has that dtype and
+    /// there is no offset; otherwise a copy, decoded if the weight is in codes. Operators request a copy in
+    /// their operands' dtype in forward and again in backward, so that it lives for one call only. Copies
+    /// kept for backward would all exist at once.
     ///
     /// # Errors
-    /// Two half types, out of memory, released values.
+    /// Both are half types, memory is exhausted, or the values are released.
     pub fn values(&self, dtype: DType) -> tensor::Result<Tensor> {
         let values = self.without_offset(dtype)?;
         match self.offset {
@@ -244,7 +244,7 @@ impl Weight {
         }
     }
 
-    /// [`Weight::values`] for a call that reads none of them: codes are not decoded.
+    /// [`Weight::values`] for a call that does not read the values: codes are not decoded.
     pub fn unread_values(&self, dtype: DType) -> tensor::Result<Tensor> {
         match &self.codes {
             Some(codes) => block_codes::allocate(self.device(), codes, dtype),
@@ -280,7 +280,7 @@ impl Weight {
         self.codes.as_ref().map_or_else(|| self.handle.shape(), |codes| codes.shape())
     }
 
-    /// Number of the use; `None` for a frozen weight.
+    /// Identifier of the use; `None` for a frozen weight.
     pub fn use_id(&self) -> Option<UseId> {
         self.use_id
     }

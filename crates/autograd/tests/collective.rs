@@ -1,5 +1,5 @@
-//! Collectives as operators: values and gradients of N ranks against f64 sums over all ranks, the bits of
-//! sums against the tree on one rank, and the memory of Meta ranks against that of ranks with memory.
+//! Collectives as operators. Compares values and gradients of N ranks with f64 sums over all ranks, the bits
+//! of sums with the tree on one rank, and the memory of Meta ranks with that of real ones.
 
 use autograd::{Gradients, Mode, Pass, Result, Tape, Var, ops};
 use collective::threads::{Options, run};
@@ -11,7 +11,7 @@ const AXIS: Axis = Axis::Data;
 const ROWS: usize = 12;
 const COLUMNS: usize = 5;
 
-/// A collective, and the same function in f64 from the operands of all ranks to the results of all.
+/// A collective, and the same function in f64 from all ranks' operands to all ranks' results.
 struct Case {
     name: &'static str,
     call: fn(&Tape, Var) -> Result<Var>,
@@ -62,7 +62,7 @@ fn sum(ranks: &[Vec<f64>]) -> Vec<f64> {
     (0..ranks[0].len()).map(|i| ranks.iter().map(|rank| rank[i]).sum()).collect()
 }
 
-/// Small integers, whose sums f32 holds exactly.
+/// Returns small integers, whose sums are exact in f32.
 fn values(elements: usize, seed: usize) -> Vec<f32> {
     (0..elements).map(|i| ((i * 7 + seed * 13) % 17) as f32 - 8.0).collect()
 }
@@ -76,8 +76,8 @@ fn tape_of(device: &Device, communicator: &Communicator) -> Tape {
     Tape::new(device, Mode::Train).with_pass(Pass { groups, ..Pass::default() })
 }
 
-/// Runs a collective forward and backward. Returns its result, and the gradient of its operand if the
-/// gradient of the result is `values` of its length and the rank.
+/// Runs a collective forward and backward, where the gradient of the result is `values` of the result's
+/// length and the rank. Returns the result and the gradient of the operand.
 fn forward_backward(device: &Device, communicator: &Communicator, case: &Case) -> [Vec<f32>; 2] {
     let rank = communicator.rank();
     let tape = tape_of(device, communicator);
@@ -94,8 +94,8 @@ fn forward_backward(device: &Device, communicator: &Communicator, case: &Case) -
     [result, leaves.take(source).unwrap().to_vec().unwrap()]
 }
 
-/// The gradient of the sum over ranks of result · seed by each rank's operand, element by element: the
-/// collectives are linear.
+/// Returns the gradient of Σ result · seed over ranks by each rank's operand, element by element; collectives
+/// are linear.
 fn gradients(case: &Case, ranks: usize) -> Vec<Vec<f64>> {
     let zero = vec![vec![0.0; ROWS * COLUMNS]; ranks];
     let derivative = |rank: usize, element: usize| {
@@ -139,7 +139,7 @@ fn bytes(tensor: &Tensor) -> Vec<u8> {
     bytes
 }
 
-/// Sums are rounded at every node of the tree, also where ranks do not divide the elements.
+/// Sums are rounded at every node of the tree, also if ranks do not divide the elements.
 #[test]
 fn sums_have_the_bits_of_the_tree() {
     for dtype in [DType::F32, DType::Bf16, DType::F16] {
@@ -173,7 +173,7 @@ fn sums_have_the_bits_of_the_tree() {
     }
 }
 
-/// Allocated bytes now and at the peak, after forward, and after backward.
+/// Returns the allocated bytes and their peak, after forward and after backward.
 fn memory(device: &Device, communicator: &Communicator, case: &Case) -> Vec<(u64, u64)> {
     let tape = tape_of(device, communicator);
     let request = Request::new(Category::Input, "x");

@@ -1,4 +1,4 @@
-//! Devices and operands of several files of tests.
+//! Devices and operands shared by several test files.
 
 use device::{Category, Device, DeviceOptions};
 use tensor::{Shape, Tensor};
@@ -7,7 +7,7 @@ pub(crate) fn cpu() -> Device {
     Device::cpu(0, &DeviceOptions::default()).unwrap()
 }
 
-/// The host, and a GPU if there is one.
+/// Returns the host, and a GPU if there is one.
 pub(crate) fn devices() -> Vec<Device> {
     let mut devices = vec![cpu()];
     match device::cuda::availability() {
@@ -19,12 +19,12 @@ pub(crate) fn devices() -> Vec<Device> {
     devices
 }
 
-/// Values between −1 and 1, a different pattern for each seed.
+/// Returns values between −1 and 1, a different pattern for each seed.
 pub(crate) fn wave(elements: usize, seed: usize) -> Vec<f32> {
     (0..elements).map(|i| ((i as f32 * 1.7 + seed as f32) * 0.7).sin()).collect()
 }
 
-/// A tensor of [`wave`] values.
+/// Creates a tensor of [`wave`] values.
 pub(crate) fn tensor(device: &Device, shape: impl Into<Shape>, seed: usize) -> Tensor {
     let shape = shape.into();
     Tensor::from_host(device, &wave(shape.elements(), seed), shape, Category::Input).unwrap()

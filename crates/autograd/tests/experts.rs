@@ -30,7 +30,8 @@ const ROUTING: Routing = Routing {
 /// A function of a variable and weights.
 type Layer<'a> = &'a dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>;
 
-/// Values, gradient of the input and gradients of the weights of a layer, weighted by a wave.
+/// Returns the values of a layer and the gradients of its input and weights, under a fixed weighting of the
+/// output.
 fn run(device: &Device, layer: Layer<'_>) -> Vec<Vec<f32>> {
     let shapes: [tensor::Shape; 6] = [
         [EXPERTS, WIDTH].into(),
@@ -56,7 +57,7 @@ fn run(device: &Device, layer: Layer<'_>) -> Vec<Vec<f32>> {
     [values, input].into_iter().chain(of_weights).collect()
 }
 
-/// The two largest of each row of logits, as ones.
+/// Returns ones at the two largest logits of each row, and zeros elsewhere.
 fn chosen(logits: &Tensor) -> Tensor {
     let mut ones = vec![0.0f32; logits.elements()];
     for (row, logits) in logits.to_vec::<f32>().unwrap().chunks(EXPERTS).enumerate() {
@@ -124,7 +125,7 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
     }
 }
 
-/// The weights of a row's chosen experts, in f64.
+/// Computes the weights of a row's chosen experts in f64.
 fn weights(logits: &[f64], choices: &[u32], routing: &Routing) -> Vec<f64> {
     let scores = scores(logits, routing.scores);
     let own: Vec<f64> = choices.iter().map(|expert| scores[*expert as usize]).collect();
@@ -142,13 +143,13 @@ fn scores(logits: &[f64], function: ScoreFunction) -> Vec<f64> {
     }
 }
 
-/// Returns whether a row is a token, where some are padding.
+/// Returns whether a row is a token rather than padding.
 fn is_token(row: usize) -> bool {
     row % 4 < 3
 }
 
-/// Σ dw · weights plus the balancing losses of all rows, in f64; of those that are tokens if `tokens` says
-/// over how many the losses are means.
+/// Computes Σ dw · weights plus the balancing losses in f64. The losses cover all rows; with `tokens`, only
+/// token rows, as means over that number.
 fn objective(
     logits: &[f64],
     choices: &[u32],
@@ -200,7 +201,7 @@ fn routing_and_its_gradients_match_those_in_f64() {
     }
 }
 
-/// Compares weights and gradients of a routing with those in f64.
+/// Compares weights and gradients of a routing with f64 results.
 fn compare_in_f64(device: &Device, routing: &Routing, balance: Balance, count: Option<u32>) {
     let logits = tensor(device, [ROWS, EXPERTS], 2);
     let words = |values: &[u32]| Tensor::from_host(device, values, [values.len()], Category::Input).unwrap();
@@ -278,12 +279,12 @@ fn count_loads(device: &Device) {
         let choices = routes.choices.to_vec::<u32>().unwrap();
         let of = |expert: u32| passes * choices.iter().filter(|own| **own == expert).count() as u32;
         assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(of).collect::<Vec<_>>());
-        // The rows of experts hold every choice once, in the order of experts.
+        // The rows of experts contain every choice once, in the order of experts.
         let sources = routes.sources.to_vec::<u32>().unwrap();
         let order: Vec<_> = sources.iter().map(|source| (choices[*source as usize], *source)).collect();
         assert!(order.is_sorted() && order.len() == ROWS * ROUTING.per_token, "{order:?}");
     }
-    // Padding is no load.
+    // Padding adds no load.
     let words = |values: &[u32]| Tensor::from_host(device, values, [values.len()], Category::Input).unwrap();
     let mask: Vec<u32> = (0..ROWS).map(|row| is_token(row).into()).collect();
     let loads = words(&zeros(EXPERTS));

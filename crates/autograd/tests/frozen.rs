@@ -1,4 +1,4 @@
-//! Frozen weights: backward computes only what trained weights need, with the same bits.
+//! Frozen weights: backward computes only the gradients that trained weights need, with the same bits.
 
 use autograd::ops::{FeedForwardWeights, GatedFeedForwardWeights};
 use autograd::{Gradients, Mode, Segment, Tape, UseId, Var, Weight, ops, recompute};
@@ -9,7 +9,8 @@ use tensor::ops::Activation;
 const WIDTH: usize = 6;
 const WEIGHTS: usize = 14;
 
-/// Embedding with positions, layer norm, linear, feed-forward, RMS norm and gated feed-forward layers.
+/// A model of embedding with positions, layer norm, linear, feed-forward, RMS norm and gated feed-forward
+/// layers.
 #[derive(Clone)]
 struct Layers {
     weights: Vec<Weight>,
@@ -91,7 +92,7 @@ impl Segment for Layers {
     }
 }
 
-/// The gradients of the trained weights, by number, and the bytes that the tape kept for backward.
+/// Returns the gradients of the trained weights by number, and the bytes that the tape kept for backward.
 fn gradients(device: &Device, mask: usize, recomputed: bool) -> (Vec<(u32, Vec<f32>)>, usize) {
     let layers = Layers::new(device, mask);
     let tokens = Tensor::from_host(device, &[1u32, 4, 0, 1, 3, 2, 2, 1], [2, 4], Category::Input).unwrap();
@@ -159,7 +160,8 @@ fn nothing_is_kept_or_computed_below_the_first_trained_weight() {
         tape.backward(loss, &mut Gradients::default()).unwrap();
         (meta.flops() - before) / (2 * 4 * 8 * 8)
     };
-    // Three forward matmuls, and in backward those of trained weights and of the inputs that lead to them.
+    // Three forward matmuls, and in backward the matmuls of trained weights and of the inputs that lead to
+    // them.
     assert_eq!([0b111, 0b001, 0b010, 0b100, 0b101].map(flops), [8, 6, 5, 4, 7]);
 }
 

@@ -15,7 +15,8 @@ const EPSILON: f32 = 1e-5;
 /// A function of a variable and weights.
 type Layer<'a> = &'a dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>;
 
-/// The values of a layer, and the gradients of its input and weights under a fixed weighting of the output.
+/// Returns the values of a layer and the gradients of its input and weights, under a fixed weighting of the
+/// output.
 fn run(device: &Device, x: &Tensor, weights: &[Weight], layer: Layer<'_>) -> Vec<Vec<f32>> {
     let tape = Tape::new(device, Mode::Train);
     let input = tape.leaf(x.clone());
@@ -190,7 +191,8 @@ fn gathered_rows_match_an_embedding() {
     compare([3, 5, 8], &[&[7, 8]], &composed, &fused);
 }
 
-/// log Σ e^x from maxima, sums and differences of two halves, compared with softmax.
+/// Computes log Σ e^x from maxima, sums and differences of two halves, and compares its gradient with
+/// softmax.
 #[test]
 fn log_sum_exp_has_the_softmax_as_its_gradient() {
     let composed = |tape: &Tape, x: Var, _: &[Weight]| {

@@ -1,4 +1,4 @@
-//! The autocast table holds for every operator: the types of results, and the arithmetic on half operands.
+//! The autocast table holds for every operator: the dtypes of results, and the arithmetic on half operands.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,10 +22,10 @@ use tensor::ops::routing::{Routing, ScoreFunction};
 
 use crate::common::cpu;
 
-/// Operands of one call, in chosen types.
+/// Operands of one call, with chosen dtypes.
 struct Operand {
     device: Device,
-    /// Types of the first and of all other variables.
+    /// Dtypes of the first variable and of all others.
     variables: [DType; 2],
     weights: DType,
     count: RefCell<u32>,
@@ -36,7 +36,7 @@ impl Operand {
         Operand { device: device.clone(), variables, weights, count: RefCell::new(0) }
     }
 
-    /// Values that bf16 represents, a different pattern for each number.
+    /// Creates a tensor of values that are exact in bf16, a different pattern for each number.
     fn tensor(&self, shape: &[usize], dtype: DType, number: u32) -> Tensor {
         let shape = tensor::Shape::from_dims(shape).unwrap();
         let wave = |i: usize| bf16::from_f32(((i as f32 * 1.7 + number as f32) * 0.7).sin());
@@ -70,7 +70,7 @@ impl Operand {
         Tensor::from_host(&self.device, &[1u32, 0, 4, 2], [4], Category::Input).unwrap()
     }
 
-    /// Logits of four rows for three experts, in f32 as a router returns them.
+    /// Creates logits of four rows for three experts, in f32 as a router returns them.
     fn logits(&self, tape: &Tape) -> Var {
         tape.leaf(self.tensor(&[4, 3], DType::F32, 4))
     }
@@ -85,7 +85,7 @@ impl Operand {
     }
 }
 
-/// Two of three experts.
+/// Chooses two of three experts.
 const ROUTING: Routing = Routing {
     experts: 3,
     per_token: 2,
@@ -293,17 +293,17 @@ const CALLS: &[(&str, Run)] = &[
     ("transpose", |t, o| one(ops::transpose(t, o.x(t, &[4, 8]), 0, 1))),
 ];
 
-/// Pieces of sequences.
+/// Placement of sequence pieces.
 const PIECES: Placement = Placement::Shard(Dimension::Time);
 
 const WINDOWS: Windows = Windows { size: [2, 2], stride: [2, 2], padding: [0, 0], counts_padding: false };
 
-/// The type of a target of numbers, which the data has in the type of the prediction.
+/// Returns the dtype of a regression target, which the data has in the prediction's dtype.
 fn t_type(tape: &Tape, operand: &Operand) -> DType {
     if tape.pass().autocast.is_some() { DType::F32 } else { operand.variables[0] }
 }
 
-/// Notes the operators of forward calls.
+/// Records the operators of forward calls.
 #[derive(Default)]
 struct Names(RefCell<Vec<&'static str>>);
 
@@ -324,7 +324,8 @@ fn autocast(table: PrecisionTable) -> Option<Arc<Autocast>> {
     Some(Arc::new(Autocast { half: DType::Bf16, table }))
 }
 
-/// Results of a call, without autocast or with a table, after a backward pass; the last operator's name.
+/// Runs a call and its backward, without autocast or with a table. Returns the results and the last
+/// operator's name.
 fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<Tensor>, &'static str) {
     let names = Rc::new(Names::default());
     let observers = Observers::new([Rc::<Names>::clone(&names) as Rc<dyn Observer>]);
@@ -361,7 +362,7 @@ fn types(results: &[Tensor]) -> Vec<DType> {
     results.iter().map(Tensor::dtype).collect()
 }
 
-/// The values, rounded to bf16.
+/// Rounds the values to bf16.
 fn rounded(tensor: &Tensor) -> Vec<bf16> {
     match tensor.dtype() {
         DType::F32 => tensor.to_vec::<f32>().unwrap().into_iter().map(bf16::from_f32).collect(),
@@ -380,7 +381,7 @@ fn every_operator_takes_the_types_of_its_row() {
         let run_in = |variables| results(&Operand::new(&device, variables, F32), *run, Some(table.clone()));
         let ((half, called), (single, _)) = (run_in([HALF; 2]), run_in([F32; 2]));
         assert_eq!(called, *name);
-        // Losses are f32, and so are results that are weights or casts to it.
+        // Losses are f32, and so are results that are weights or casts to f32.
         let is_f32 = row.in_f32.contains("loss")
             || ["cast", "divided_embedding", "embedding", "parameter", "router", "routing"].contains(name);
         let [of_half, of_single] = match row.operands {

@@ -123,14 +123,14 @@ fn layers(device: &Device, kinds: &[Kind]) -> Rc<[Layer]> {
     kinds.iter().enumerate().map(layer).collect()
 }
 
-/// How backward runs.
+/// Kind of backward to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Backward {
     Whole,
     Divided,
 }
 
-/// Returns the bits of every gradient and of the loss. Layers before the first cut and after the last one are
+/// Returns the bits of every gradient and of the loss. Layers before the first cut and after the last are
 /// recorded; layers between two cuts are recomputed.
 fn gradients(
     device: &Device,
@@ -285,7 +285,7 @@ fn failures_during_recomputation_are_reported() {
     assert!(matches!(error, AutogradError::Recompute(_)) && error.to_string().starts_with("recomputation: "));
 }
 
-/// A segment that logs the mode of each of its runs and whether it is recorded.
+/// A segment that logs, for each run, the mode and whether the run is recorded.
 struct Modes(Rc<std::cell::RefCell<Vec<(Mode, bool)>>>, Part);
 
 impl Segment for Modes {

@@ -249,7 +249,7 @@ fn user_defined_operators_work_and_fan_out_gradients_add_up() {
     assert!(leaves.take(x.source()).is_none());
 }
 
-/// A [`Square`] that adds its gradient to the sum that it is offered.
+/// A [`Square`] that adds its gradient to the offered sum.
 struct AddingSquare {
     square: Square,
     sum: Option<Tensor>,

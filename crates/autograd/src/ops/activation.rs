@@ -1,4 +1,4 @@
-//! A separate activation; [`super::linear`] fuses it with a matmul.
+//! A separate activation. [`super::linear`] fuses it with a matmul.
 
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
@@ -13,7 +13,7 @@ use crate::tape::Tape;
 #[derive(Debug)]
 pub struct ActivationRule {
     activation: Activation,
-    /// The output for ReLU, the input for others.
+    /// The output for ReLU, the input for other activations.
     saved: Option<Tensor>,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct AdapterTensors {
     /// A · dropout(x), `[.., parts · rank]`.
     pub(super) low: Tensor,
     mask: Option<Mask>,
-    /// Gradient of `low`, from the input half to the weight half.
+    /// Gradient of `low`, kept between the input and weight halves of backward.
     gradient: Option<Tensor>,
 }
 
@@ -184,7 +184,7 @@ pub struct AdaptedLinearRule {
     bias: Option<Weight>,
     adapter: Adapter,
     tensors: AdapterTensors,
-    /// The output's gradient, from the input half to the weight half.
+    /// The output's gradient, kept between the input and weight halves of backward.
     gradient: Option<Tensor>,
 }
 

@@ -12,7 +12,7 @@ use crate::tape::Tape;
 #[derive(Debug)]
 pub struct AddRule;
 
-/// `a + b`.
+/// Computes `a + b`.
 pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     map(tape, [a, b], |_, [a, b]| {
         let [a, b] = autocast(tape, "add", [a, b])?;

@@ -1,4 +1,4 @@
-//! Batch normalisation, with an optional residual addition and ReLU in the same pass.
+//! Batch normalisation, with an optional residual addition and ReLU in the same kernel.
 
 use tensor::ops::{
     self,
@@ -17,16 +17,16 @@ use crate::weight::Weight;
 
 const OPERATOR: &str = "batch_norm";
 
-/// Parameters of the layer, at their uses, and what follows the normalisation.
+/// Parameters and options of a batch norm.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
-    /// `[channels]`.
+    /// Weight, `[channels]`.
     pub weight: Weight,
-    /// `[channels]`.
+    /// Bias, `[channels]`.
     pub bias: Weight,
-    /// Number that is added to the variance.
+    /// Number added to the variance.
     pub epsilon: f32,
-    /// Whether ReLU follows, after the residual addition.
+    /// Whether to apply ReLU, after the residual addition.
     pub relu: bool,
 }
 
@@ -35,37 +35,38 @@ impl BatchNorm {
         Affine { weight, bias, epsilon: self.epsilon, relu: self.relu }
     }
 
-    /// Weight and bias in `dtype`.
+    /// Returns weight and bias in `dtype`.
     fn values(&self, dtype: DType) -> tensor::Result<[Tensor; 2]> {
         Ok([self.weight.values(dtype)?, self.bias.values(dtype)?])
     }
 }
 
-/// Source of the mean and variance that [`batch_norm`] normalises with.
+/// The mean and variance with which [`batch_norm`] normalises.
 #[derive(Clone, Copy, Debug)]
 pub enum Statistics<'a> {
-    /// Statistics of the batch, which are also written to `record`, `[2, channels]` f32, if there is one.
+    /// Statistics of the batch. If there is a `record`, `[2, channels]` f32, they are also written there.
     Batch {
         /// Receives mean and unbiased variance.
         record: Option<&'a Tensor>,
     },
-    /// Running averages of mean and variance, `[channels]` f32. The output then has no gradient.
+    /// Running averages of mean and variance, `[channels]` f32 each. The output then has no gradient.
     Running([&'a Tensor; 2]),
 }
 
 /// Backward of [`batch_norm`].
 #[derive(Debug)]
 pub struct BatchNormRule {
-    /// The input; dropped when its gradient has been computed.
+    /// The input; dropped once its gradient is computed.
     x: Option<Tensor>,
-    /// The output, if ReLU made it after a residual addition: without one, x says where ReLU passes.
+    /// The output, if ReLU followed a residual addition. Without a residual, ReLU's derivative follows from
+    /// x.
     output: Option<Tensor>,
     mean: Tensor,
     rstd: Tensor,
     norm: BatchNorm,
     dtype: DType,
     with_residual: bool,
-    /// Gradients of weight and bias, from the input half to the weight half.
+    /// Gradients of weight and bias, kept between the input and weight halves of backward.
     sums: Option<Tensor>,
 }
 

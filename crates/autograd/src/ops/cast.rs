@@ -12,15 +12,15 @@ use crate::tape::Tape;
 /// Backward of [`cast`], which saves nothing.
 #[derive(Debug)]
 pub struct CastRule {
-    /// The input's type.
+    /// The input's dtype.
     dtype: DType,
 }
 
-/// Returns `x` in `dtype`: itself if it has that type, else rounded to a half type or widened to f32. The
-/// gradient is cast back.
+/// Casts `x` to `dtype`: rounds it to a half type or widens it to f32. Returns `x` itself if it has that
+/// dtype. The gradient is cast back.
 ///
 /// # Errors
-/// Two half types, out of memory.
+/// Both are half types, or memory is exhausted.
 pub fn cast(tape: &Tape, x: Var, dtype: DType) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         if x.tensor().dtype() == dtype {
@@ -33,16 +33,17 @@ pub fn cast(tape: &Tape, x: Var, dtype: DType) -> Result<Var> {
     })
 }
 
-/// Returns the operands of a call of `operator` in the type that the pass's autocast table gives them:
-/// unchanged without autocast, without a row, and for integers. An operator calls it before [`Tape::begin`],
-/// also one of a program that adds a row for it; one whose only operands are weights casts its result.
+/// Casts the operands of `operator` to the dtype in the pass's autocast table. They are unchanged without
+/// autocast, without a table row, and for integers. Operators call this before [`Tape::begin`]; so should
+/// operators of other programs that add a row. An operator whose only operands are weights casts its result
+/// instead.
 pub fn autocast<const N: usize>(tape: &Tape, operator: &str, operands: [Var; N]) -> Result<[Var; N]> {
     let mut operands = operands;
     autocast_all(tape, operator, &mut operands)?;
     Ok(operands)
 }
 
-/// [`autocast`] of any number of operands.
+/// [`autocast`] for any number of operands.
 pub(super) fn autocast_all(tape: &Tape, operator: &str, operands: &mut [Var]) -> Result<()> {
     let dtypes = operands.iter().map(|operand| operand.tensor().dtype());
     let Some(dtype) = tape.pass().autocast.as_ref().and_then(|cast| cast.operand_type(operator, dtypes))

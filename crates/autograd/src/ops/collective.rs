@@ -1,9 +1,9 @@
 //! Collectives among the ranks along an axis, as operators on variables.
 //!
-//! A gradient is that of the sum of all ranks' losses, so backward of a collective is its transpose: of a sum
-//! over ranks a sum over ranks, of a gather the scattered sum, of a scattered sum the gather, of a shift the
-//! shift back. Sums are added by the fixed tree of [`collective::tensors`], on every transport with the same
-//! bits. On a rank that is alone along the axis, each returns its operand and records nothing.
+//! A gradient is the gradient of the sum of all ranks' losses, so backward of a collective is its transpose:
+//! an all-reduce for an all-reduce, a reduce-scatter for an all-gather and vice versa, and the reverse shift
+//! for a shift. Sums follow the fixed tree of [`collective::tensors`], with the same bits on every transport.
+//! On a rank that is alone along the axis, each operator returns its operand and records nothing.
 
 use collective::{Axis, ProcessGroup, tensors};
 use device::{Category, Request};
@@ -24,7 +24,7 @@ pub enum Collective {
     AllGather,
     /// [`reduce_scatter`].
     ReduceScatter,
-    /// [`exchange`] by this many ranks.
+    /// [`exchange`] with this shift.
     Exchange(isize),
 }
 
@@ -35,26 +35,26 @@ pub struct CollectiveRule {
     group: ProcessGroup,
 }
 
-/// The sum of `x` over the ranks along `axis`, f32, bf16 or f16.
+/// Returns the sum of `x` over the ranks along `axis`; f32, bf16 or f16.
 pub fn all_reduce(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::AllReduce, x, axis)
 }
 
-/// The rows of `x [rows, ..]` of all ranks along `axis`, in rank order: `[ranks · rows, ..]`.
+/// Returns the rows of `x [rows, ..]` of all ranks along `axis`, in rank order: `[ranks · rows, ..]`.
 pub fn all_gather(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::AllGather, x, axis)
 }
 
-/// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over the ranks along `axis`:
-/// `[rows, ..]`, f32, bf16 or f16.
+/// Returns this rank's rows of the sum of `x [ranks · rows, ..]` over the ranks along `axis`: `[rows, ..]`;
+/// f32, bf16 or f16.
 ///
 /// # Errors
-/// Rows that the ranks do not divide; out of memory; a failed collective.
+/// The rows do not divide among the ranks, memory is exhausted, or the collective failed.
 pub fn reduce_scatter(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::ReduceScatter, x, axis)
 }
 
-/// `x` of the rank that is `shift` before this one along `axis`, where the first rank follows the last.
+/// Returns `x` of the rank `shift` before this one along `axis`, cyclically.
 pub fn exchange(tape: &Tape, x: Var, axis: Axis, shift: isize) -> Result<Var> {
     call(tape, Collective::Exchange(shift), x, axis)
 }
@@ -77,7 +77,7 @@ impl Collective {
         }
     }
 
-    /// The collective that computes the gradient.
+    /// Returns the collective that computes the gradient.
     const fn transpose(self) -> Self {
         match self {
             Collective::AllReduce => Collective::AllReduce,

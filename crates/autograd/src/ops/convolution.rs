@@ -20,13 +20,13 @@ pub struct ConvolutionRule {
     size: [usize; 2],
     options: ConvolutionOptions,
     weight: Weight,
-    /// Sum of the input's other gradients, to which the input half adds.
+    /// Sum of the input's other gradients, to which the input half adds in place.
     sum: Option<Tensor>,
-    /// Gradient of the output, from the input half to the weight half.
+    /// Gradient of the output, kept between the input and weight halves of backward.
     gradient: Option<Tensor>,
 }
 
-/// `x` is `[batch, height, width, in]`, `weight` `[out, height, width, in / groups]`.
+/// Convolves `x [batch, height, width, in]` with `weight [out, height, width, in / groups]`.
 pub fn convolution(tape: &Tape, x: Var, weight: &Weight, options: ConvolutionOptions) -> Result<Var> {
     let [x] = autocast(tape, "convolution", [x])?;
     tape.begin("convolution")?;

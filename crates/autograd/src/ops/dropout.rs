@@ -11,15 +11,15 @@ use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{TensorRanks, Var, map};
 use crate::tape::Tape;
 
-/// The numbering of elements of a sharded array.
+/// How elements of a sharded array are numbered for random draws.
 #[derive(Clone, Copy, Debug, Default)]
 enum Numbering {
     /// By their index in the array, which is whole.
     #[default]
     Whole,
-    /// By their index in the whole array, of which the rank holds some rows.
+    /// By their index in the whole array; the rank holds some of its rows.
     Rows,
-    /// By their index in a shard; each of so many local shards is a site of its own.
+    /// By their index in a shard. Each of this many local shards is a site of its own.
     Shards(usize),
 }
 
@@ -29,30 +29,30 @@ pub struct Dropout {
     seed: u64,
     site: String,
     probability: f64,
-    /// The arrays whose elements are numbered.
+    /// How the arrays' elements are numbered.
     numbering: Numbering,
 }
 
 impl Dropout {
-    /// Returns a site named `site`, unique in the model, that drops elements with `probability`, 0 to below
-    /// 1.
+    /// Creates a site that drops elements with `probability`, 0 to below 1. The name `site` must be unique in
+    /// the model.
     pub fn new(seed: u64, site: &str, probability: f64) -> Self {
         Dropout { seed, site: site.to_owned(), probability, numbering: Numbering::Whole }
     }
 
-    /// Returns the same site for arrays whose rows are sharded along [`collective::Axis::Tensor`].
+    /// Uses the site for arrays whose rows are sharded along [`collective::Axis::Tensor`].
     #[must_use]
     pub fn over_rows(self) -> Self {
         Dropout { numbering: Numbering::Rows, ..self }
     }
 
-    /// Returns one site for each shard of a layer; `shards` of them are local.
+    /// Uses a separate site for each shard of a layer; `shards` of them are local.
     #[must_use]
     pub fn of_shards(self, shards: usize) -> Self {
         Dropout { numbering: Numbering::Shards(shards), ..self }
     }
 
-    /// The mask for `x`, the elements that are here.
+    /// Returns the mask for `x`, the local elements.
     fn mask_of(&self, tape: &Tape, x: &Tensor) -> Option<Mask> {
         let first = match self.numbering {
             Numbering::Rows => TensorRanks::new(tape, true).first_shard(x.elements()),
@@ -61,8 +61,7 @@ impl Dropout {
         self.mask(tape).map(|mask| mask.from(first))
     }
 
-    /// The mask of the block that the tape's calls compute; `None` outside training, and if the probability
-    /// is 0.
+    /// Returns the mask for the tape's current block; `None` outside training, or if the probability is 0.
     pub(super) fn mask(&self, tape: &Tape) -> Option<Mask> {
         let drops = tape.mode().is_training() && self.probability > 0.0;
         let pass = tape.pass();
@@ -86,8 +85,8 @@ pub struct DropoutRule {
     mask: Mask,
 }
 
-/// Drops elements of `x` and scales the others, in place if no other tensor views its storage; returns `x`
-/// itself outside training.
+/// Drops elements of `x` and scales the others, in place if no other tensor shares its storage. Returns `x`
+/// unchanged outside training.
 pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "dropout", [x])?;

@@ -1,4 +1,4 @@
-//! Low-rank adapters of experts: each expert has its own, of some parts of a layer's outputs.
+//! Low-rank adapters of experts: each expert has its own, for some parts of a layer's outputs.
 
 use device::{Category, DType, Request};
 use tensor::Tensor;
@@ -14,14 +14,15 @@ use crate::sink::{GradientSink, Target, give_gradient};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// A term added to a layer of experts: `scale · B · A · dropout(x)` with the matrices of each row's expert.
+/// A term added to the output of a layer of experts: `scale · B · A · dropout(x)`, with the matrices of each
+/// row's expert.
 #[derive(Clone, Debug)]
 pub struct ExpertAdapter {
-    /// For each expert the rows of each adapted part's A, `[experts · adapted · rank, in]`.
+    /// Rows of A, by expert and adapted part: `[experts · adapted · rank, in]`.
     pub a: Weight,
-    /// For each expert the rows of each adapted part's B, `[experts · rows of adapted parts, rank]`.
+    /// Rows of B, by expert and adapted part: `[experts · rows of adapted parts, rank]`.
     pub b: Weight,
-    /// The adapted parts of the outputs.
+    /// The parts of the outputs that are adapted.
     pub parts: AdaptedParts,
     /// Factor of the term.
     pub scale: f32,
@@ -35,17 +36,17 @@ pub(super) struct ExpertAdapterTensors {
     /// A · dropout(x), `[slots, adapted · rank]`.
     pub(super) low: Tensor,
     mask: Option<Mask>,
-    /// Gradient of `low`, from the input half to the weight half.
+    /// Gradient of `low`, kept between the input and weight halves of backward.
     gradient: Option<Tensor>,
 }
 
 impl ExpertAdapter {
-    /// Returns whether one of the matrices is trained.
+    /// Returns whether A or B is trained.
     pub(super) fn is_trained(&self) -> bool {
         self.a.is_trained() || self.b.is_trained()
     }
 
-    /// Computes A · dropout(x) of the rows of experts.
+    /// Computes A · dropout(x) for the rows of all experts.
     pub(super) fn compress(
         &self,
         tape: &Tape,
@@ -59,7 +60,7 @@ impl ExpertAdapter {
         Ok(ExpertAdapterTensors { low, mask, gradient: None })
     }
 
-    /// Adds the term to the layer's output.
+    /// Adds the adapter's term to the layer's output `y`.
     pub(super) fn add(
         &self,
         tensors: &ExpertAdapterTensors,
@@ -70,13 +71,13 @@ impl ExpertAdapter {
         ops::add::into(y, &kernel::forward(&tensors.low, &expansion, None, routes, y.dtype())?)
     }
 
-    /// The matrices from `low` to the output.
+    /// Returns the matrices from `low` to the output.
     fn expansion(&self, dtype: DType) -> tensor::Result<Tensor> {
         kernel::spread(&self.b.values(dtype)?, &self.parts, self.scale)
     }
 
-    /// Computes the gradient of `low` from the output's, and adds that of the layer's input to `dx`, if there
-    /// is one.
+    /// Computes the gradient of `low` from the output's gradient, and adds the input's gradient to `dx`, if
+    /// present.
     pub(super) fn backward_input(
         &self,
         tensors: &mut ExpertAdapterTensors,
@@ -98,7 +99,7 @@ impl ExpertAdapter {
         Ok(())
     }
 
-    /// Gives the gradients of B and A, from the output's gradient and the layer's input.
+    /// Computes the gradients of B and A from the output's gradient `dy` and the layer's input `x`.
     pub(super) fn backward_weight(
         &self,
         sink: &mut dyn GradientSink,

@@ -1,8 +1,8 @@
-//! Gated feed-forward layers of experts, each for the rows that are routed to it: the sum over a row's
-//! choices of `weight · gate(x · W1ᵀ + b1) · W2ᵀ + weight · b2`.
+//! Gated feed-forward layers of experts, each applied to the rows routed to it. A row's result is the sum
+//! over its choices of `weight · gate(x · W1ᵀ + b1) · W2ᵀ + weight · b2`.
 //!
-//! One rule for all matmuls. Of a row of experts only gate and up are saved: backward gathers the rows of the
-//! input again, and recomputes the gate in the pass that computes the gradients of gate and up.
+//! One rule covers all matmuls. For a row of an expert only gate and up are saved: backward gathers the input
+//! rows again, and recomputes the gate in the kernel that computes the gradients of gate and up.
 
 use device::{Category, DType};
 use tensor::Tensor;
@@ -21,28 +21,28 @@ use crate::tape::Tape;
 use crate::weight::Weight;
 
 const OPERATOR: &str = "experts";
-/// Index of the layer of gate and up, and of the one after it.
+/// Index of the gate and up layer; [`DOWN`] is the layer after it.
 const GATE_UP: usize = 0;
 const DOWN: usize = 1;
 
-/// The parameters of all experts, at their uses.
+/// The parameters of all experts.
 #[derive(Clone, Debug)]
 pub struct ExpertWeights {
-    /// For each expert rows of the gate, then rows of up: `[experts · 2 · hidden, in]`.
+    /// By expert, rows of the gate, then rows of up: `[experts · 2 · hidden, in]`.
     pub gate_up: Weight,
-    /// `[experts · out, hidden]`.
+    /// Weight of the down layer, `[experts · out, hidden]`.
     pub down: Weight,
-    /// The bias of gate and up, `[experts · 2 · hidden]`.
+    /// Bias of gate and up, `[experts · 2 · hidden]`.
     pub gate_up_bias: Option<Weight>,
-    /// The bias of down, `[experts · out]`, which the first shard adds.
+    /// Bias of down, `[experts · out]`, added by the first shard only.
     pub down_bias: Option<Weight>,
-    /// The adapters of both layers.
+    /// The adapters of both layers, if any.
     pub adapters: [Option<ExpertAdapter>; 2],
-    /// The FP8 copies of the weights of both layers, if the layers multiply in FP8.
+    /// FP8 copies of both layers' weights, if the layers multiply in FP8.
     pub fp8: [Option<Fp8Weight>; 2],
     /// Whether this is the first shard, or layers are not sharded.
     pub is_first: bool,
-    /// Whether output and gradient of the input are partial sums over shards, and therefore in f32.
+    /// Whether the output and the input's gradient are partial sums over shards, and therefore f32.
     pub is_partial: bool,
 }
 
@@ -50,18 +50,20 @@ pub struct ExpertWeights {
 #[derive(Debug)]
 pub struct ExpertsRule {
     x: Tensor,
-    /// x · W1ᵀ + b1 in the order of experts; the input half replaces it by its gradient.
+    /// x · W1ᵀ + b1 in the order of experts; the input half overwrites it with its gradient.
     gate_up: Tensor,
     routes: Routes,
     gate: Gate,
     weights: ExpertWeights,
-    /// The tensors that the adapters keep.
+    /// Tensors saved by the adapters.
     tensors: [Option<ExpertAdapterTensors>; 2],
-    /// The output's gradient and the input of the last matmul, from the input half to the weight half.
+    /// The output's gradient and the down layer's input, kept between the input and weight halves of
+    /// backward.
     down: Option<(Tensor, Tensor)>,
 }
 
-/// `x` is `[.., in]`; the result is `[.., out]`. `of_choices` are the weights of `routes`.
+/// Computes the experts' layers. `x` is `[.., in]`, the result `[.., out]`. `of_choices` are the weights of
+/// the choices in `routes`.
 pub fn experts(
     tape: &Tape,
     x: Var,
@@ -115,12 +117,12 @@ pub fn experts(
 }
 
 impl ExpertWeights {
-    /// The weight of layer `layer`.
+    /// Returns the weight of a layer.
     fn of_layer(&self, layer: usize) -> &Weight {
         if layer == GATE_UP { &self.gate_up } else { &self.down }
     }
 
-    /// x · Wᵀ + b of a layer for the rows of experts.
+    /// Computes x · Wᵀ + b of a layer for the rows of experts.
     fn multiply(
         &self,
         layer: usize,
@@ -136,7 +138,7 @@ impl ExpertWeights {
         kernel::fp8::forward(&copies.input(x)?, &own, bias, routes, dtype)
     }
 
-    /// dy · W of a layer for the rows of experts.
+    /// Computes dy · W of a layer for the rows of experts.
     fn multiply_back(
         &self,
         layer: usize,
@@ -151,7 +153,7 @@ impl ExpertWeights {
         kernel::fp8::backward_input(&copies.gradient(dy)?, &transposed, routes, dtype)
     }
 
-    /// Gives the gradient dyᵀ · x of a layer's weight, of the rows of experts.
+    /// Computes the gradient dyᵀ · x of a layer's weight from the rows of experts.
     fn give_weight(
         &self,
         sink: &mut dyn GradientSink,
@@ -169,7 +171,7 @@ impl ExpertWeights {
         })
     }
 
-    /// The bias of down, if this shard adds it.
+    /// Returns the bias of down, if this shard adds it.
     fn own_down_bias(&self, dtype: DType) -> tensor::Result<Option<Tensor>> {
         let bias = self.down_bias.as_ref().filter(|_| self.is_first);
         values_of(bias, dtype)

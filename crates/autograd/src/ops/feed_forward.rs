@@ -1,8 +1,8 @@
-//! The two linear layers of a transformer block with an activation between them: `y = activation(x · W1ᵀ +
-//! b1) · W2ᵀ + b2`, with or without biases.
+//! The two linear layers of a transformer block with an activation in between: `y = activation(x · W1ᵀ + b1)
+//! · W2ᵀ + b2`, with or without biases.
 //!
-//! One rule for both layers, so that the matmul with W2 in backward can apply the derivative of GELU's tanh
-//! form in its epilogue.
+//! One rule covers both layers, so that backward's matmul with W2 can apply the derivative of tanh-form GELU
+//! in its epilogue.
 
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
@@ -16,16 +16,16 @@ use crate::sink::GradientSink;
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// The parameters of both layers, at their uses.
+/// The parameters of both layers.
 #[derive(Clone, Debug)]
 pub struct FeedForwardWeights {
-    /// `[hidden, in]`.
+    /// Weight of the first layer, `[hidden, in]`.
     pub expand: Weight,
-    /// `[hidden]`.
+    /// Bias of the first layer, `[hidden]`.
     pub expand_bias: Option<Weight>,
-    /// `[out, hidden]`.
+    /// Weight of the second layer, `[out, hidden]`.
     pub project: Weight,
-    /// `[out]`.
+    /// Bias of the second layer, `[out]`.
     pub project_bias: Option<Weight>,
 }
 
@@ -42,18 +42,18 @@ impl FeedForwardWeights {
 pub struct FeedForwardRule {
     /// The input, if the first layer's weight is trained.
     x: Option<Tensor>,
-    /// Input of the activation; dropped as soon as its derivative is taken.
+    /// Input of the activation; dropped once its derivative is taken.
     pre_activation: Option<Tensor>,
     /// Input of the second layer, if its weight is trained.
     activated: Option<Tensor>,
     activation: Activation,
     weights: FeedForwardWeights,
-    /// Gradients of the output and of the pre-activation, from the input half to the weight half; only for
-    /// trained layers.
+    /// Gradients of the output and of the pre-activation, kept between the input and weight halves of
+    /// backward; only for trained layers.
     gradients: [Option<Tensor>; 2],
 }
 
-/// `x` is `[.., in]`; the result is `[.., out]`.
+/// Computes both layers. `x` is `[.., in]`, the result `[.., out]`.
 pub fn feed_forward(
     tape: &Tape,
     x: Var,

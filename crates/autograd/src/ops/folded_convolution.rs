@@ -1,4 +1,4 @@
-//! A convolution and the batch norm after it with running statistics, as one convolution without gradients.
+//! A convolution fused with the following batch norm with running statistics, without gradients.
 
 use tensor::Tensor;
 use tensor::ops::convolution::ConvolutionOptions;
@@ -15,8 +15,8 @@ use crate::weight::Weight;
 const OPERATOR: &str = "folded_convolution";
 
 /// Convolves `x [batch, height, width, in]` with `weight [out, height, width, in / groups]` and normalises by
-/// the running averages of mean and variance, `[out]` f32. ReLU follows if the norm has it; with a residual,
-/// relu(normalised + residual). The output has no gradient.
+/// the running averages of mean and variance, `[out]` f32. Then applies ReLU if the norm has it; with a
+/// residual, computes relu(normalised + residual). The output has no gradient.
 pub fn folded_convolution(
     tape: &Tape,
     x: Var,
@@ -32,7 +32,7 @@ pub fn folded_convolution(
         None => Ending::None,
     };
     let computed = || -> tensor::Result<Tensor> {
-        // Stored values are rounded once, when they have been scaled.
+        // Stored values are rounded once, after scaling.
         let kernel = weight.stored()?;
         let scale = norm.weight.stored()?;
         let bias = norm.bias.stored()?;

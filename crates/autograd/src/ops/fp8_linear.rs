@@ -1,7 +1,7 @@
-//! A linear layer whose matmuls have operands in FP8: `y = f(x) · Wᵀ + b`, where f is the identity, an
+//! A linear layer whose matmuls have FP8 operands: `y = f(x) · Wᵀ + b`, where f is the identity, an
 //! activation or a gate.
 //!
-//! Backward needs the layer's input in FP8 only, so that is what the rule keeps of it.
+//! Backward needs the layer's input in FP8 only, so the rule saves only its FP8 codes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,22 +32,22 @@ struct Copies {
     layouts: RefCell<Layouts>,
 }
 
-/// The layouts of a weight's copies.
+/// State of a weight's FP8 copies, stored and transposed.
 #[derive(Clone, Debug)]
 enum Layouts {
-    /// None yet: the weight's source provides them.
+    /// No copies yet; the weight's source will provide them.
     Missing,
-    /// To be cast from the weight, which has changed.
+    /// The weight has changed, so the copies must be cast again.
     Outdated(Quantised),
-    /// The weight's current values as stored, to be transposed.
+    /// Only the stored layout is current; the transposed one must be made from it.
     Stored(Quantised),
-    /// The weight's current values.
+    /// Both layouts are current.
     Current(Quantised),
 }
 
 impl Fp8Weight {
-    /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
-    /// Nothing is allocated for a weight without values, whose source provides the layouts.
+    /// Allocates both layouts of `weight`. The layer's gradients are cast to `gradients`, E4M3 or E5M2. For a
+    /// released weight nothing is allocated; its source provides the layouts.
     pub fn new(weight: &Weight, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
         let cast = Cast::new(DType::E4m3, recipe).stored().transposed().with_category(Category::Parameter);
         let sizes = [weight.shape().rows(), weight.shape().columns()];
@@ -60,17 +60,18 @@ impl Fp8Weight {
         Ok(Fp8Weight(Rc::new(Copies { weight, recipe, gradients, layouts })))
     }
 
-    /// Returns whether an operand has one factor, which its maker can measure.
+    /// Returns whether an operand has a single scale, which the kernel that writes it can measure.
     pub fn is_tensorwise(&self) -> bool {
         self.0.recipe == Recipe::Tensorwise
     }
 
-    /// The weight that these are copies of.
+    /// The weight that was copied.
     pub fn weight(&self) -> &WeightHandle {
         &self.0.weight
     }
 
-    /// Records that the weight has changed; layouts that its source provides stay until that replaces them.
+    /// Records that the weight has changed. Layouts provided by its source stay until the source replaces
+    /// them.
     pub fn outdate(&self) {
         let mut layouts = self.0.layouts.borrow_mut();
         if let (Layouts::Current(current) | Layouts::Stored(current), false) =
@@ -80,65 +81,65 @@ impl Fp8Weight {
         }
     }
 
-    /// Provides layouts of which the one as stored has the current values; the other is transposed at its
-    /// first use, which only backward has.
+    /// Provides layouts whose stored one is current. The transposed one is made at its first use, in
+    /// backward.
     pub fn fill(&self, layouts: Quantised) {
         *self.0.layouts.borrow_mut() = Layouts::Stored(layouts);
     }
 
-    /// Provides layouts into which the current values are cast at their first use.
+    /// Provides memory for layouts, into which the weight is cast at its first use.
     pub fn fill_later(&self, layouts: Quantised) {
         *self.0.layouts.borrow_mut() = Layouts::Outdated(layouts);
     }
 
-    /// Drops layouts that the weight's source provided.
+    /// Drops layouts provided by the weight's source.
     pub fn release(&self) {
         *self.0.layouts.borrow_mut() = Layouts::Missing;
     }
 
-    /// The cast of a layer's input.
+    /// Returns the cast for a layer's input.
     fn input_cast(&self) -> Cast {
         Cast::new(DType::E4m3, self.0.recipe)
     }
 
-    /// The cast of an output's gradient.
+    /// Returns the cast for an output's gradient.
     fn gradient_cast(&self) -> Cast {
         Cast::new(self.0.gradients, self.0.recipe).with_category(Category::ActivationGradient)
     }
 
-    /// Casts the input of a layer's output.
+    /// Casts a layer's input for its forward matmul.
     pub(super) fn input(&self, x: &Tensor) -> tensor::Result<Scaled> {
         operator::quantise(x, Input::Plain, self.input_cast().stored())?.stored.ok_or_else(missing)
     }
 
-    /// Casts the input of a layer for the gradient of its weight.
+    /// Casts a layer's input for the matmul of the weight's gradient.
     pub(super) fn transposed_input(&self, x: &Tensor) -> tensor::Result<Scaled> {
         let cast = self.input_cast().transposed().with_category(Category::ActivationGradient);
         operator::quantise(x, Input::Plain, cast)?.transposed.ok_or_else(missing)
     }
 
-    /// Casts the gradient of a layer's output for that of its input.
+    /// Casts an output's gradient for the matmul of the input's gradient.
     pub(super) fn gradient(&self, dy: &Tensor) -> tensor::Result<Scaled> {
         operator::quantise(dy, Input::Plain, self.gradient_cast().stored())?.stored.ok_or_else(missing)
     }
 
-    /// Casts the gradient of a layer's output for that of its weight.
+    /// Casts an output's gradient for the matmul of the weight's gradient.
     pub(super) fn transposed_gradient(&self, dy: &Tensor) -> tensor::Result<Scaled> {
         let cast = self.gradient_cast().transposed();
         operator::quantise(dy, Input::Plain, cast)?.transposed.ok_or_else(missing)
     }
 
-    /// The layout as stored of the current values of the weight.
+    /// Returns the current FP8 weight as stored.
     pub(super) fn stored(&self) -> tensor::Result<Scaled> {
         self.current(false)?.stored.ok_or_else(missing)
     }
 
-    /// The transposed layout of the current values of the weight.
+    /// Returns the current FP8 weight transposed.
     pub(super) fn transposed(&self) -> tensor::Result<Scaled> {
         self.current(true)?.transposed.ok_or_else(missing)
     }
 
-    /// The layouts of the current values; the transposed one has them if it `is_read`.
+    /// Returns the current layouts. The transposed one is computed only if `is_read`.
     fn current(&self, is_read: bool) -> tensor::Result<Quantised> {
         self.0.weight.gather()?;
         let layouts = self.0.layouts.borrow().clone();
@@ -161,21 +162,21 @@ impl Fp8Weight {
     }
 }
 
-/// The parameters of a layer, at their uses.
+/// The parameters of an FP8 layer.
 #[derive(Clone, Debug)]
 pub struct Fp8Linear {
-    /// `[out, in]`.
+    /// Weight, `[out, in]`.
     pub weight: Weight,
-    /// The weight's copies.
+    /// FP8 copies of the weight.
     pub copies: Fp8Weight,
-    /// `[out]`.
+    /// Bias, `[out]`.
     pub bias: Option<Weight>,
     /// The results that are partial sums over shards.
     pub sums: PartialSums,
 }
 
 impl Fp8Linear {
-    /// Type of the output for an input of type `dtype`.
+    /// Returns the output's dtype for an input of type `dtype`.
     fn output_type(&self, dtype: DType) -> DType {
         if self.sums.output { DType::F32 } else { dtype }
     }
@@ -184,23 +185,25 @@ impl Fp8Linear {
 /// Backward of [`fp8_linear`].
 #[derive(Debug)]
 pub struct Fp8LinearRule {
-    /// The layer's input transposed, if the weight is trained; that of a gate is made in backward.
+    /// The transposed layer input, if the weight is trained. For a gate, backward makes it.
     input: Option<Scaled>,
-    /// Factor of a gate's result.
+    /// Scale of a gate's result.
     factor: Option<Tensor>,
-    /// The layer's input, if its gradient depends on it.
+    /// The layer's input, if f's derivative depends on it.
     layer_input: Option<Tensor>,
     function: Input,
     layer: Fp8Linear,
-    /// The output's gradient transposed and sums of its rows, from the input half to the weight half.
+    /// The transposed output gradient and the sums of its rows, kept between the input and weight halves of
+    /// backward.
     gradient: Option<Scaled>,
     sums: Option<Tensor>,
 }
 
-/// `x` is `[.., in]`, or `[.., 2 · in]` for a gate, which backward overwrites; the result is `[.., out]`.
+/// Computes the layer. `x` is `[.., in]`, or `[.., 2 · in]` for a gate, which backward overwrites. The result
+/// is `[.., out]`.
 ///
 /// # Errors
-/// Sizes that are no multiples of 16, out of memory.
+/// Sizes are not multiples of 16, or memory is exhausted.
 pub fn fp8_linear(tape: &Tape, x: Var, layer: &Fp8Linear, function: Input) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         const OPERATOR: &str = "fp8_linear";
@@ -220,7 +223,7 @@ pub fn fp8_linear(tape: &Tape, x: Var, layer: &Fp8Linear, function: Input) -> Re
     })
 }
 
-/// The output, the transposed input if backward needs it, and the factor of a gate's result.
+/// Returns the output, the transposed input if backward needs it, and the scale of a gate's result.
 fn forward(
     tape: &Tape,
     x: &Tensor,
@@ -255,7 +258,7 @@ fn missing() -> tensor::TensorError {
 }
 
 impl Fp8LinearRule {
-    /// The gradient of the layer's input, from the output's.
+    /// Computes the gradient of the layer's input from the output's gradient.
     fn input_gradient(&mut self, dy: &Scaled, output: &Tensor) -> Result<Tensor> {
         let turned = self.layer.copies.transposed()?;
         let dtype = if self.layer.sums.input_gradient { DType::F32 } else { output.dtype() };
@@ -272,7 +275,8 @@ impl Fp8LinearRule {
         }
     }
 
-    /// The transposed result of a gate, which its backward pass computed again, if the weight is trained.
+    /// Returns the transposed result of a gate, which backward has recomputed; `None` if the weight is not
+    /// trained.
     fn gate_result(&mut self, hidden: &Tensor) -> Result<Option<Scaled>> {
         if !self.layer.weight.is_trained() {
             return Ok(None);

@@ -1,8 +1,8 @@
 //! A gated feed-forward layer: `y = (activation(x · Wgᵀ) · (x · Wuᵀ)) · Wdᵀ`, called SwiGLU with SiLU and
 //! GeGLU with GELU.
 //!
-//! One rule for all matmuls, so that gate · up is not saved: backward recomputes it in the pass that computes
-//! the gradients of gate and up, in memory that is already allocated.
+//! One rule covers all matmuls, so that gate · up is not saved. Backward recomputes it in the kernel that
+//! computes the gradients of gate and up, in memory that is already allocated.
 
 use tensor::Tensor;
 use tensor::ops::gate::Gate;
@@ -18,18 +18,18 @@ use crate::sink::GradientSink;
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// The parameters, at their uses.
+/// The parameters of a gated feed-forward layer.
 #[derive(Clone, Debug)]
 pub struct GatedFeedForwardWeights {
     /// Rows of the gate, then rows of up: `[2 · hidden, in]`.
     pub gate_up: Weight,
-    /// `[out, hidden]`.
+    /// Weight of the down layer, `[out, hidden]`.
     pub down: Weight,
-    /// The biases of both, `[2 · hidden]` and `[out]`.
+    /// Biases of gate and up, `[2 · hidden]`, and of down, `[out]`.
     pub biases: [Option<Weight>; 2],
-    /// The adapters of both.
+    /// Adapters of gate and up, and of down.
     pub adapters: [Option<Adapter>; 2],
-    /// Whether output and gradient of the input are partial sums over shards, and therefore in f32.
+    /// Whether the output and the input's gradient are partial sums over shards, and therefore f32.
     pub is_partial: bool,
 }
 
@@ -38,21 +38,21 @@ pub struct GatedFeedForwardWeights {
 pub struct GatedFeedForwardRule {
     /// The input, if the weight of gate and up is trained.
     x: Option<Tensor>,
-    /// x · Wg and x · Wu; the input half replaces them by their gradients.
+    /// x · Wg and x · Wu; the input half overwrites them with their gradients.
     gate_up: Tensor,
     gate: Gate,
     weights: GatedFeedForwardWeights,
-    /// The tensors that the adapters keep.
+    /// Tensors saved by the adapters.
     tensors: [Option<AdapterTensors>; 2],
-    /// The output's gradient and the input of the last matmul, from the input half to the weight half, if
-    /// anything is trained.
+    /// The output's gradient and the down layer's input, kept between the input and weight halves of
+    /// backward; `None` if nothing is trained.
     down: Option<(Tensor, Tensor)>,
 }
 
-/// `x` is `[.., in]`; the result is `[.., out]`.
+/// Computes the layer. `x` is `[.., in]`, the result `[.., out]`.
 ///
 /// # Errors
-/// As [`ops::linear::forward`] and [`ops::gate::forward`].
+/// Errors of [`ops::linear::forward`] and [`ops::gate::forward`].
 pub fn gated_feed_forward(
     tape: &Tape,
     x: Var,
@@ -167,7 +167,7 @@ impl Rule for GatedFeedForwardRule {
     }
 }
 
-/// The gradient of the input of a matmul with or without an adapter, if it is wanted.
+/// Computes the gradient of a matmul's input, with its adapter if any; `None` if not wanted.
 fn input_gradient(
     adapter: &Option<Adapter>,
     tensors: &mut Option<AdapterTensors>,

@@ -18,8 +18,8 @@ pub struct GatherRule {
     shape: Shape,
 }
 
-/// Row `indices[i, j]` of `table [rows, width]` for every u32 index of `indices [.., ..]`: `[.., .., width]`.
-/// The gradient of a row used several times is the sum of its gradients, in the order of the indices.
+/// Looks up row `indices[i, j]` of `table [rows, width]` for every u32 index of `indices [.., ..]`: `[.., ..,
+/// width]`. Gradients of a repeated row are summed in the order of the indices.
 pub fn gather(tape: &Tape, table: Var, indices: &Tensor) -> Result<Var> {
     let [table] = autocast(tape, "gather", [table])?;
     tape.begin("gather")?;

@@ -1,5 +1,5 @@
-//! Attention with latents in passes that generate text: caches keep the latents of tokens and the rotated
-//! columns of their keys. Nothing is recorded.
+//! Attention with latents in passes that generate text. Caches keep the tokens' latents and the rotated
+//! columns of their keys. Records nothing.
 
 use device::{Category, Request};
 use tensor::ops;
@@ -20,26 +20,26 @@ const OPERATOR: &str = "attention";
 /// A layer of attention with latents.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentLayer<'a> {
-    /// The heads over which it computes whole sequences.
+    /// Heads in attention over whole sequences.
     pub heads: LatentHeads,
-    /// Settings of the same heads.
+    /// Settings of these heads.
     pub settings: Settings,
-    /// The angles of positions; `None` without them.
+    /// The rotary embedding, if any.
     pub rotary: Option<&'a Rotary>,
-    /// A sink for every query head.
+    /// Attention sinks, one per query head, if any.
     pub sinks: Option<&'a Weight>,
-    /// The weight that expands latents to keys and values, `[key_value · (plain + value_width), latents]`.
+    /// Weight that expands latents to keys and values, `[key_value · (plain + value_width), latents]`.
     pub weight: &'a Weight,
     /// The weight's adapter.
     pub adapter: Option<&'a Adapter>,
 }
 
 impl LatentLayer<'_> {
-    /// Attention over a whole sequence `qkv`, whose keys are rotated, for a pass that fills a slot of a cache
-    /// with `latents [1, time, latents]` and the rotated columns.
+    /// Computes attention over a whole sequence `qkv` with rotated keys, and stores `latents [1, time,
+    /// latents]` and the rotated columns in a cache.
     ///
     /// # Errors
-    /// No cache; errors of the operators.
+    /// The pass has no cache left, or an operator failed.
     pub fn fill(&self, tape: &Tape, qkv: &Var, latents: &Var) -> Result<Var> {
         let pass = tape.pass().cache.as_ref().ok_or(AutogradError::NoCache)?;
         let (Some(cache), Some(slot)) = (pass.next(), pass.slot()) else {
@@ -58,11 +58,11 @@ impl LatentLayer<'_> {
         Ok(tape.constant(output.output))
     }
 
-    /// Attention of the next token of every sequence in a cache, from its `queries`, its latents and the
-    /// rotated columns of its key. Scores of latents are those of keys: q · (W c) = (Wᵀ q) · c.
+    /// Computes attention of the next token of every sequence in a cache, from its `queries`, its latents and
+    /// the rotated columns of its key. Uses scores of latents instead of keys: q · (W c) = (Wᵀ q) · c.
     ///
     /// # Errors
-    /// No cache; errors of the operators.
+    /// The pass has no cache left, or an operator failed.
     pub fn extend(&self, tape: &Tape, [queries, latents, rotated]: [Var; 3]) -> Result<Var> {
         let pass = tape.pass();
         let caches = pass.cache.as_ref().zip(pass.documents.as_ref());
@@ -87,7 +87,7 @@ impl LatentLayer<'_> {
         Ok(tape.constant(named(OPERATOR, values)?))
     }
 
-    /// The weight with its adapter's term, `[key_value, plain + value_width, latents]`.
+    /// Returns the weight plus its adapter's term, `[key_value, plain + value_width, latents]`.
     fn weight(&self, dtype: DType, columns: usize) -> tensor::Result<Tensor> {
         let LatentHeads { key_value, plain, value_width, .. } = self.heads;
         let weight = self.weight.values(dtype)?;
@@ -104,7 +104,8 @@ impl LatentLayer<'_> {
         weight.reshape([key_value, plain + value_width, columns])
     }
 
-    /// Queries of latents: the plain columns of each head times the rows of its keys, then the rotated ones.
+    /// Converts queries of keys to queries of latents: multiplies the plain columns of each head by the rows
+    /// of its keys, and appends the rotated columns.
     fn absorbed(&self, queries: &Tensor, weight: &Tensor) -> tensor::Result<Tensor> {
         let LatentHeads { query, plain, rotated, .. } = self.heads;
         let rows = queries.shape().rows();
@@ -117,7 +118,7 @@ impl LatentLayer<'_> {
         both.reshape([rows, 1, query * (latents + rotated)])
     }
 
-    /// Values of heads from their mixed latents.
+    /// Computes the values of heads from their mixed latents.
     fn values(&self, mixed: &Tensor, weight: &Tensor) -> tensor::Result<Tensor> {
         let LatentHeads { query, plain, value_width, .. } = self.heads;
         let rows = mixed.shape().rows();
@@ -127,8 +128,8 @@ impl LatentLayer<'_> {
         transpose(&values, 0, 1)?.reshape([rows, 1, query * value_width])
     }
 
-    /// Multiplies `x [query, rows, _]` for each head by `count` of its rows of the weight from `first` on, or
-    /// by their transpose, to `[query, rows, columns]`.
+    /// Multiplies `x [query, rows, _]` for each head by `count` rows of the head's weight, starting at
+    /// `first`, or by their transpose. The result is `[query, rows, columns]`.
     fn each_head(
         &self,
         x: &Tensor,

@@ -1,4 +1,4 @@
-//! Queries, keys and values of attention with latents as one array.
+//! Packs queries, keys and values of attention with latents into one array.
 
 use tensor::ops;
 use tensor::ops::latent_qkv::LatentHeads;
@@ -17,7 +17,7 @@ pub struct LatentQkvRule {
     heads: LatentHeads,
 }
 
-/// Arranges queries, keys and values, and the rotated columns that all keys share, as attention takes them.
+/// Packs queries, keys and values, and the rotated columns that all keys share, as attention expects them.
 pub fn latent_qkv(tape: &Tape, operands: [Var; 3], heads: LatentHeads) -> Result<Var> {
     map(tape, operands, |_, operands| {
         let operands = autocast(tape, OPERATOR, operands)?;

@@ -10,7 +10,7 @@ use crate::sharded::{TensorRanks, Var, map};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// `x` is `[.., width]`; `weight` and `bias`, which may be absent, are `[width]`.
+/// Normalises the rows of `x [.., width]`. `weight` and the optional `bias` are `[width]`.
 pub fn layer_norm(
     tape: &Tape,
     x: Var,
@@ -41,8 +41,8 @@ pub fn layer_norm(
 }
 
 /// Returns (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
-/// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both
-/// gradients with one rounding, whether the sum had a branch or was cut by a pipeline.
+/// normalisation. Later operators should read the sum from this pair. The backward kernel then adds both
+/// gradients with one rounding, whether or not a pipeline boundary removed the branch.
 pub fn residual_layer_norm(
     tape: &Tape,
     residual: Var,
@@ -98,7 +98,7 @@ fn residual_block(
     record_residual(tape, &sources, sum.clone(), output, rule)
 }
 
-/// Weight and bias in `dtype`.
+/// Returns weight and bias in `dtype`.
 fn values(weight: &Weight, bias: Option<&Weight>, dtype: DType) -> tensor::Result<(Tensor, Option<Tensor>)> {
     Ok((weight.values(dtype)?, values_of(bias, dtype)?))
 }

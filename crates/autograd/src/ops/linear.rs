@@ -11,12 +11,12 @@ use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// The results of a linear layer that are partial sums over shards, and therefore in f32.
+/// The results of a linear layer that are partial sums over shards, and therefore f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartialSums {
-    /// The output; the layer has no bias and no activation.
+    /// Whether the output is; the layer then has no bias and no activation.
     pub output: bool,
-    /// The gradient of the input.
+    /// Whether the gradient of the input is.
     pub input_gradient: bool,
 }
 
@@ -25,17 +25,18 @@ pub struct PartialSums {
 pub struct LinearRule {
     /// The input, if the weight is trained.
     x: Option<Tensor>,
-    /// The output for ReLU, the input of the activation for others.
+    /// The output for ReLU, the activation's input for others.
     activated: Option<Tensor>,
     activation: Activation,
     weight: Weight,
     bias: Option<Weight>,
     sums: PartialSums,
-    /// Gradient of the activation's input, from the input half to the weight half.
+    /// Gradient of the activation's input, kept between the input and weight halves of backward.
     gradient: Option<Tensor>,
 }
 
-/// `x` is `[.., in]`, `weight` `[out, in]`, `bias` `[out]`; the result is `[.., out]`.
+/// Computes `activation(x · Wᵀ + b)`. `x` is `[.., in]`, `weight` `[out, in]`, `bias` `[out]`; the result is
+/// `[.., out]`.
 pub fn linear(
     tape: &Tape,
     x: Var,
@@ -46,7 +47,7 @@ pub fn linear(
     partial_linear(tape, x, weight, bias, activation, PartialSums::default())
 }
 
-/// [`linear`] of a shard, some results of which are partial sums over shards.
+/// [`linear`] of a shard; `sums` selects the results that are partial sums.
 pub fn partial_linear(
     tape: &Tape,
     x: Var,
@@ -80,7 +81,7 @@ pub fn partial_linear(
     })
 }
 
-/// The f32 output of a layer without bias and activation.
+/// Computes the f32 output of a layer without bias and activation.
 fn partial(x: &Tensor, weight: &Weight) -> tensor::Result<ops::linear::Output> {
     let output = ops::linear::partial(x, &weight.values(x.dtype())?)?;
     Ok(ops::linear::Output { output, pre_activation: None })
@@ -141,8 +142,7 @@ impl Rule for LinearRule {
     }
 }
 
-/// Computes the weight half of a linear layer for its trained parameters; without `x`, only the bias's
-/// gradient.
+/// Computes the gradients of a linear layer's trained parameters; without `x`, only the bias's.
 pub(super) fn backward_weight(
     sink: &mut dyn GradientSink,
     gradient: Tensor,

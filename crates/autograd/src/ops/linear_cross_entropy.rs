@@ -1,5 +1,5 @@
-//! The output head of a language model with its mean cross-entropy, whose scores are computed in pieces of
-//! the vocabulary.
+//! The output head of a language model with mean cross-entropy. Scores are computed for one part of the
+//! vocabulary at a time.
 
 use tensor::Tensor;
 use tensor::ops::linear_cross_entropy::{self as operator, Operands, Output, Settings, Statistics, divided};
@@ -16,44 +16,45 @@ use crate::weight::Weight;
 
 const OPERATOR: &str = "linear_cross_entropy";
 
-/// Backward of [`linear_cross_entropy`], which computes the scores a second time.
+/// Backward of [`linear_cross_entropy`], which computes the scores again.
 #[derive(Debug)]
 pub struct LinearCrossEntropyRule {
-    /// The shards of the head that are here, or the whole head as one.
+    /// The local shards of the head, or the whole head as one.
     heads: Vec<Head>,
     /// Classes of the shards; `None` for a whole head.
     shards: Option<ClassShards>,
     targets: Tensor,
     statistics: Statistics,
     settings: Settings,
-    /// Gradient of the loss, from the input half to the weight half.
+    /// Gradient of the loss, kept between the input and weight halves of backward.
     factor: Option<Tensor>,
-    /// Whether the input half also computed the gradients of the weights.
+    /// Whether the input half also computed the weights' gradients.
     has_both: bool,
 }
 
 #[derive(Debug)]
 struct Head {
     x: Tensor,
-    /// `[classes, in]`.
+    /// Weight, `[classes, in]`.
     weight: Weight,
 }
 
 impl Head {
-    /// The operands of a call, with the weight in the type of `x`.
+    /// Returns the operands of a call, with the weight in the dtype of `x`.
     fn operands(&self, targets: &Tensor) -> tensor::Result<Operands> {
         let weight = self.weight.values(self.x.dtype())?;
         Ok(Operands { x: self.x.clone(), weight, targets: targets.clone() })
     }
 }
 
-/// The pass's mean, times `settings.scale`, of the cross-entropy of the scores `x · weightᵀ` against
-/// `targets`, or the loss of the pass's pairs of answers with its figures, of one piece of sequences or of
-/// whole ones: `x` is `[.., in]`, `targets` has one u32 per row. The head has `shards` equal runs of classes,
-/// of which `weights`, `[classes, in]` each, are here; with several, `x` has a copy for each.
+/// Computes the mean cross-entropy of the scores `x · weightᵀ` against `targets` over the pass's rows, times
+/// `settings.scale`. If the pass has answer pairs, computes their loss and figures instead. `x` is `[..,
+/// in]`, of one piece of sequences or of whole ones, and `targets` has one u32 per row. The head has `shards`
+/// equal runs of classes; `weights` are the local ones, `[classes, in]` each. With several, `x` has one block
+/// per local shard.
 ///
 /// # Errors
-/// Shapes or types that do not agree; out of memory; a failed collective.
+/// Shapes or dtypes do not agree, memory is exhausted, or a collective failed.
 pub fn linear_cross_entropy(
     tape: &Tape,
     x: Var,
@@ -68,7 +69,7 @@ pub fn linear_cross_entropy(
     let mut x: Vec<Var> = x.into_blocks().collect();
     autocast_all(tape, OPERATOR, &mut x)?;
     tape.begin(OPERATOR)?;
-    // The loss of pairs needs the losses of all rows first, as one of shards does.
+    // The loss of answer pairs needs the losses of all rows first, like a loss in shards.
     let is_whole = shards == 1 && tape.pass().preference.is_none();
     let source = if is_whole { Var::source } else { Var::block_source };
     let sources: Vec<Source> = x.iter().map(source).collect();
@@ -104,8 +105,8 @@ pub fn linear_cross_entropy(
 }
 
 impl LinearCrossEntropyRule {
-    /// The gradient of a shard's input if `wanted`, and that of its weight in `matrix`. Of several shards,
-    /// the input's are in f32.
+    /// Computes the gradient of a shard's input if `wanted`, and of its weight into `matrix`. With several
+    /// shards, the input's gradient is f32.
     fn gradients(
         &self,
         shard: usize,
@@ -152,7 +153,7 @@ impl Rule for LinearCrossEntropyRule {
         Ok(inputs)
     }
 
-    /// Also computes the gradients of the weights, because each piece of the scores serves both.
+    /// Also computes the weights' gradients, because each part of the scores serves both.
     fn backward(
         &mut self,
         outputs: ValueGradients,

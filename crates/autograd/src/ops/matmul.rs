@@ -1,4 +1,4 @@
-//! Matmuls of stacks of matrices.
+//! Batched matmul.
 
 use device::Category;
 use tensor::Tensor;
@@ -13,19 +13,19 @@ use crate::tape::Tape;
 /// Backward of [`matmul`] and [`matmul_transposed`].
 #[derive(Debug)]
 pub struct MatmulRule {
-    /// The operands.
+    /// The operands, dropped by backward.
     factors: Option<[Tensor; 2]>,
     /// Whether the second operand is transposed.
     transposed: bool,
 }
 
-/// `a [.., m, k]` · `b [.., k, n]` to `[.., m, n]`, of equal outer dimensions.
+/// Computes `a [.., m, k]` · `b [.., k, n]`, giving `[.., m, n]`. Outer dimensions must be equal.
 pub fn matmul(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     multiply(tape, a, b, false)
 }
 
-/// `a [.., m, k]` · bᵀ for `b [.., n, k]`, giving `[.., m, n]`, of equal outer dimensions, without a copy of
-/// `b`: queries times keys, or a linear layer.
+/// Computes `a [.., m, k]` · bᵀ for `b [.., n, k]`, giving `[.., m, n]`, without copying `b`. Outer
+/// dimensions must be equal.
 pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     multiply(tape, a, b, true)
 }

@@ -19,7 +19,7 @@ pub struct MseRule {
     loss_scale: Option<LossScale>,
 }
 
-/// `scale` times the mean over all elements of `(prediction − target)²`.
+/// Computes `scale` times the mean over all elements of `(prediction − target)²`.
 pub fn mse(tape: &Tape, prediction: Var, target: &Tensor, scale: f32) -> Result<Var> {
     let [prediction] = autocast(tape, "mse", [prediction])?;
     tape.begin("mse")?;
@@ -31,7 +31,7 @@ pub fn mse(tape: &Tape, prediction: Var, target: &Tensor, scale: f32) -> Result<
 }
 
 impl MseRule {
-    /// The gradient of the prediction, times `factor` before it is rounded.
+    /// Computes the gradient of the prediction, multiplied by `factor` before rounding.
     fn gradient(&self, factor: Option<&Tensor>) -> Result<Tensor> {
         Ok(ops::mse::backward_scaled(&self.prediction, &self.target, self.scale, factor)?)
     }

@@ -25,20 +25,21 @@ pub struct NormRule {
     pub(super) rstd: Tensor,
     pub(super) weight: Weight,
     pub(super) bias: Option<Weight>,
-    /// Gradient of the normalised values, from the input half to the weight half.
+    /// Gradient of the normalised values, kept between the input and weight halves of backward.
     pub(super) gradient: Option<Tensor>,
-    /// Whether the input's gradient is accompanied by its largest magnitude.
+    /// Whether to measure the largest magnitude of the input's gradient.
     pub(super) measures: bool,
-    /// The ranks with other rows, if rows are sharded.
+    /// The ranks that hold other rows, if rows are sharded.
     pub(super) ranks: TensorRanks,
 }
 
-/// The settings of a norm, of which a pass over the next tokens of sequences has few rows.
+/// Returns the settings of a norm in this pass. A pass over the next tokens of sequences has few rows, so it
+/// uses a block per row.
 pub(super) fn of_pass(tape: &Tape, settings: impl Into<Settings>) -> Settings {
     Settings { block_per_row: tape.pass().extends_cache(), ..settings.into() }
 }
 
-/// The operands of a norm of a residual sum, as autocast gives them.
+/// Casts the operands of a norm of a residual sum by autocast.
 pub(super) fn residual_operands(
     tape: &Tape,
     operator: &str,
@@ -73,7 +74,7 @@ pub(super) fn record_residual(
 }
 
 impl NormRule {
-    /// Adds the gradients of some rows to the targets.
+    /// Adds the weight and bias gradients of some rows to the targets.
     fn sums(&self, rows: Range<usize>, weight: &Target, bias: Option<&Target>) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
         let width = gradient.shape().columns();
@@ -92,8 +93,8 @@ impl NormRule {
         Ok(())
     }
 
-    /// Adds the gradients of all rows to the targets: the sum over all shards of rows, of which
-    /// `shards` runs are here.
+    /// Adds the weight and bias gradients of all rows to the targets: a sum over all shards of rows, `shards`
+    /// of which are local.
     fn sums_over_shards(&self, shards: usize, weight: &Target, bias: Option<&Target>) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
         let width = gradient.shape().columns();

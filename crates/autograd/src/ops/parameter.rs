@@ -11,18 +11,18 @@ use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// Backward of [`parameter`]: the variable's gradient is the weight's.
+/// Backward of [`parameter`]: the weight's gradient is the variable's.
 #[derive(Debug)]
 pub struct ParameterRule {
     weight: Weight,
     gradient: Option<Tensor>,
 }
 
-/// Returns the values of `weight`, whose gradient is the variable's. Pieces of sequences have a copy each,
-/// because their gradients are added in a fixed tree.
+/// Returns the values of `weight` as a variable. Each piece of sequences gets a copy, because the pieces'
+/// gradients are summed in a fixed tree.
 ///
 /// # Errors
-/// Released values.
+/// The weight's values are released.
 pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
     match (tape.pieces(), tape.block()) {
         (Some(pieces), None) => {

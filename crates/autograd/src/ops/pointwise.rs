@@ -1,4 +1,4 @@
-//! Functions of the elements of one variable, and of two that broadcast.
+//! Elementwise functions of one variable, and of two that broadcast.
 
 use tensor::ops::pointwise::{self, Pair, Pointwise};
 use tensor::ops::reduce::{self, Reduction};
@@ -14,11 +14,11 @@ use crate::tape::Tape;
 #[derive(Debug)]
 pub struct PointwiseRule {
     function: Pointwise,
-    /// The input, unless the derivative is a number.
+    /// The input, unless the derivative is constant.
     x: Option<Tensor>,
 }
 
-/// `function(x)` of every element.
+/// Applies `function` to every element.
 pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "pointwise", [x])?;
@@ -30,7 +30,7 @@ pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
     })
 }
 
-/// The derivative of a function that has the same everywhere.
+/// Returns the derivative of a function with a constant derivative; `None` for others.
 fn number_of(function: Pointwise) -> Option<f32> {
     match function {
         Pointwise::Scale(number) => Some(number),
@@ -62,13 +62,13 @@ impl Rule for PointwiseRule {
 #[derive(Debug)]
 pub struct PairRule {
     function: Pair,
-    /// The operands' shapes.
+    /// Shapes of the operands.
     shapes: [Shape; 2],
-    /// The operands, for functions whose gradients need them.
+    /// The operands, if the gradients depend on them.
     operands: Option<[Tensor; 2]>,
 }
 
-/// `function(a, b)` of every pair of elements; a dimension of one element broadcasts to the other operand's
+/// Applies `function` to every pair of elements. A dimension of size 1 broadcasts to the other operand's
 /// size.
 pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
     map(tape, [a, b], |_, [a, b]| {
@@ -85,23 +85,23 @@ pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
     })
 }
 
-/// a − b.
+/// Computes a − b.
 pub fn subtract(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Subtract)
 }
 
-/// a · b.
+/// Computes a · b.
 pub fn multiply(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Multiply)
 }
 
-/// a / b.
+/// Computes a / b.
 pub fn divide(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Divide)
 }
 
 impl PairRule {
-    /// The gradient of operand 0 or 1 before it is summed over broadcast dimensions.
+    /// Computes the gradient of operand 0 or 1, before it is summed over broadcast dimensions.
     fn full(&self, gradient: &Tensor, operand: usize) -> tensor::Result<Tensor> {
         let scaled = |number| pointwise::forward(gradient, Pointwise::Scale(number));
         match (self.function, &self.operands, operand) {
@@ -120,7 +120,7 @@ impl PairRule {
     }
 }
 
-/// Sums the dimensions that have one element in `shape`.
+/// Sums the dimensions that have size 1 in `shape`.
 fn summed_to(mut gradient: Tensor, shape: Shape) -> tensor::Result<Tensor> {
     for (axis, size) in shape.dims().iter().enumerate() {
         if *size == 1 && gradient.shape().dims()[axis] != 1 {

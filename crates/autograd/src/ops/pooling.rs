@@ -17,7 +17,7 @@ pub struct MaxPoolRule {
     windows: Windows,
 }
 
-/// The largest element of each window.
+/// Returns the largest element of each window.
 pub fn max_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     let [x] = autocast(tape, "max_pool", [x])?;
     tape.begin("max_pool")?;
@@ -49,7 +49,7 @@ pub struct AveragePoolRule {
     windows: Windows,
 }
 
-/// The mean of each window.
+/// Returns the mean of each window.
 pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     let [x] = autocast(tape, "average_pool", [x])?;
     tape.begin("average_pool")?;
@@ -58,7 +58,7 @@ pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     tape.record_one(&[x.source()], output, rule)
 }
 
-/// The mean of each image and channel, `[batch, channels]`.
+/// Returns the mean of each image and channel, `[batch, channels]`.
 pub fn global_average_pool(tape: &Tape, x: Var) -> Result<Var> {
     let windows = Windows::whole(size(x.tensor()));
     let pooled = average_pool(tape, x, windows)?;
@@ -67,7 +67,7 @@ pub fn global_average_pool(tape: &Tape, x: Var) -> Result<Var> {
     super::reshape(tape, pooled, [images, shape.columns()])
 }
 
-/// Height and width of images; 0 for another number of dimensions, which the operators refuse.
+/// Returns height and width of images; 0 for other numbers of dimensions, which the operators reject.
 fn size(x: &Tensor) -> [usize; 2] {
     match *x.shape().dims() {
         [_, height, width, _] => [height, width],

@@ -1,4 +1,4 @@
-//! Normalisation of queries and keys with their rotation.
+//! Normalisation of queries and keys, fused with their rotation.
 
 use tensor::ops;
 use tensor::ops::attention::Heads;
@@ -12,7 +12,7 @@ use crate::sink::{GradientSink, discarded, ready, target};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// The weights of all query heads and of all key heads, `[heads.width]` each, at their uses.
+/// Weights shared by all query heads, and by all key heads, `[heads.width]` each.
 #[derive(Clone, Debug)]
 pub struct QkNormWeights {
     /// Weight of query heads.
@@ -22,7 +22,7 @@ pub struct QkNormWeights {
 }
 
 impl QkNormWeights {
-    /// The weights of queries and of keys in `dtype`.
+    /// Returns the weights of queries and of keys in `dtype`.
     fn values(&self, dtype: DType) -> tensor::Result<[Tensor; 2]> {
         Ok([self.query.values(dtype)?, self.key.values(dtype)?])
     }
@@ -31,16 +31,16 @@ impl QkNormWeights {
 /// Backward of [`qk_norm`].
 #[derive(Debug)]
 pub struct QkNormRule {
-    /// The input and its statistics; dropped by the input half.
+    /// The input and its statistics, dropped by the input half.
     saved: Option<(Tensor, Tensor)>,
     heads: Heads,
     weights: QkNormWeights,
     rotary: Rotary,
-    /// Partial sums of the weights' gradients, from the input half to the weight half.
+    /// Partial sums of the weights' gradients, kept between the input and weight halves of backward.
     sums: Option<(Tensor, DType)>,
 }
 
-/// Normalises every query and key head of packed `qkv [batch, time, heads.packed_columns()]` and rotates it
+/// Normalises every query and key head of packed `qkv [batch, time, heads.packed_columns()]`, and rotates it
 /// to its position.
 pub fn qk_norm(
     tape: &Tape,

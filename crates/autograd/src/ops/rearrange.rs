@@ -1,7 +1,7 @@
-//! Rearranged variables: reshaped, transposed, sliced, joined.
+//! Reshapes, transposes, slices and concatenations of variables.
 //!
 //! A reshape and a slice of the outermost dimension are views. A transpose and a slice of an inner dimension
-//! copy: tensors are dense, so that every operator takes every variable, and kernels read whole vectors.
+//! copy, because tensors are dense: every operator accepts every variable, and kernels read whole vectors.
 //! [`matmul_transposed`](super::matmul_transposed) and broadcasting [`pair`](super::pair) need no copy.
 
 use device::{Category, DType, Request};
@@ -15,14 +15,14 @@ use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, Var, map, map_all};
 use crate::tape::Tape;
 
-/// Backward of the operators of this file, which save nothing.
+/// Backward of the operators of this file, which save no tensors.
 #[derive(Debug)]
 pub enum RearrangeRule {
     /// The input's shape, for [`reshape`].
     Reshape(Shape),
-    /// The dimensions, for [`transpose`].
+    /// The exchanged dimensions, for [`transpose`].
     Transpose(usize, usize),
-    /// The position in the input, for [`slice()`].
+    /// The position within the input, for [`slice()`].
     Slice {
         /// The input's shape.
         shape: Shape,
@@ -35,7 +35,7 @@ pub enum RearrangeRule {
     Concatenate {
         /// The dimension.
         axis: usize,
-        /// Elements of each part in that dimension.
+        /// Size of each part in that dimension.
         lengths: Vec<usize>,
     },
     /// The positions of the parts, for [`split`].
@@ -47,10 +47,10 @@ pub enum RearrangeRule {
     },
 }
 
-/// Returns a view of the same elements in another shape of as many.
+/// Returns a view with another shape of equally many elements.
 ///
 /// # Errors
-/// Another count.
+/// The number of elements differs.
 pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
     let shape = shape.into();
     map(tape, [x], |_, [x]| {
@@ -62,7 +62,7 @@ pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
     })
 }
 
-/// Returns `x` with two dimensions exchanged.
+/// Exchanges two dimensions of `x`.
 pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "transpose", [x])?;
@@ -72,7 +72,7 @@ pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
     })
 }
 
-/// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost.
+/// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost dimension.
 pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "slice", [x])?;
@@ -83,7 +83,7 @@ pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> R
     })
 }
 
-/// Joins variables along dimension `axis`.
+/// Concatenates variables along dimension `axis`.
 pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
     map_all(tape, parts.to_vec(), |_, mut parts| {
         autocast_all(tape, "concatenate", &mut parts)?;
@@ -97,7 +97,7 @@ pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
     })
 }
 
-/// Divides `x` along dimension `axis` in parts of these lengths, which together are the dimension's.
+/// Splits `x` along dimension `axis` into parts of these lengths, which must add up to the dimension's size.
 pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<Var>> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "split", [x])?;
@@ -114,8 +114,8 @@ pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<
     })
 }
 
-/// Joins the gradients of the parts of [`split`]: in f32 if one is, as those of shards are; a part without a
-/// gradient has zeros.
+/// Concatenates the gradients of the parts of [`split`]. The result is f32 if any part is; a part without a
+/// gradient contributes zeros.
 fn joined(parts: ValueGradients, axis: usize, shapes: &[Shape]) -> Result<Tensor> {
     let first = parts.iter().flatten().next().ok_or(AutogradError::NotRecorded)?;
     let is_wide = parts.iter().flatten().any(|part| part.dtype() == DType::F32);

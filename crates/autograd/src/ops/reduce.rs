@@ -17,7 +17,7 @@ pub struct SumRule {
     shape: Shape,
 }
 
-/// The sum along dimension `axis`.
+/// Returns the sum along dimension `axis`.
 pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "sum", [x])?;
@@ -28,7 +28,7 @@ pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     })
 }
 
-/// The mean along dimension `axis`.
+/// Returns the mean along dimension `axis`.
 pub fn mean(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     let count = x.tensor().shape().dims().get(axis).copied().unwrap_or(1);
     let total = sum(tape, x, axis)?;
@@ -57,7 +57,7 @@ pub struct MaximumRule {
     saved: Option<[Tensor; 2]>,
 }
 
-/// The maximum along dimension `axis`, whose gradient goes to the first of the largest elements.
+/// Returns the maximum along dimension `axis`. Its gradient goes to the first of the largest elements.
 pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "maximum", [x])?;

@@ -10,7 +10,7 @@ use crate::sharded::{TensorRanks, Var, map};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// `x` is `[.., width]`; `weight` is `[width]`.
+/// Normalises the rows of `x [.., width]`; `weight` is `[width]`.
 pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSettings>) -> Result<Var> {
     let settings = of_pass(tape, settings);
     map(tape, [x], |_, [x]| {
@@ -36,8 +36,8 @@ pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSe
 }
 
 /// Returns (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
-/// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both
-/// gradients with one rounding, whether the sum had a branch or was cut by a pipeline.
+/// normalisation. Later operators should read the sum from this pair. The backward kernel then adds both
+/// gradients with one rounding, whether or not a pipeline boundary removed the branch.
 pub fn residual_rms_norm(
     tape: &Tape,
     residual: Var,

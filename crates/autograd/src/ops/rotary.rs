@@ -10,17 +10,16 @@ use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
-/// The angles of positions, the tokens' documents, as in [`Angles`], and what the backward pass measures.
+/// Table of angles, document starts, and options of a rotary embedding.
 #[derive(Clone, Debug)]
 pub struct Rotary {
     /// Cosines and sines, `[context, rotated columns of a head]` f32.
     pub table: Tensor,
-    /// Columns of a head; `None`: as many as the table has.
+    /// Columns per head; `None` if equal to the table's columns.
     pub head_width: Option<usize>,
-    /// The position at which the document of each token begins, `[batch, time]` u32; `None`: 0.
+    /// Position at which each token's document begins, `[batch, time]` u32; `None` means 0.
     pub documents: Option<Tensor>,
-    /// Whether the gradient of what was rotated is accompanied by its largest magnitude on a GPU, because FP8
-    /// matmuls read it.
+    /// Whether to measure the largest magnitude of the gradient on a GPU, because FP8 matmuls read it.
     pub measures: bool,
 }
 
@@ -39,7 +38,7 @@ pub struct RotaryRule {
 }
 
 /// Rotates the first `heads` heads of `x [batch, time, columns]` to their positions, in place if no other
-/// tensor views its storage.
+/// tensor shares its storage.
 pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "rotary", [x])?;

@@ -14,12 +14,12 @@ use crate::weight::Weight;
 
 const OPERATOR: &str = "router";
 
-/// The parameters of a router, at their uses.
+/// The parameters of a router.
 #[derive(Clone, Debug)]
 pub struct RouterWeights {
-    /// `[experts, in]`.
+    /// Weight, `[experts, in]`.
     pub weight: Weight,
-    /// `[experts]`.
+    /// Bias, `[experts]`.
     pub bias: Option<Weight>,
 }
 
@@ -28,11 +28,11 @@ pub struct RouterWeights {
 pub struct RouterRule {
     x: Tensor,
     weights: RouterWeights,
-    /// Gradient of the logits, from the input half to the weight half.
+    /// Gradient of the logits, kept between the input and weight halves of backward.
     gradient: Option<Tensor>,
 }
 
-/// `x` is `[.., in]`; the result is `[rows, experts]` f32.
+/// Computes the logits. `x` is `[.., in]`; the result is `[rows, experts]` f32.
 pub fn router(tape: &Tape, x: Var, weights: &RouterWeights) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         tape.begin(OPERATOR)?;
@@ -52,7 +52,7 @@ pub fn router(tape: &Tape, x: Var, weights: &RouterWeights) -> Result<Var> {
 }
 
 impl RouterWeights {
-    /// Returns whether backward computes a gradient.
+    /// Returns whether any parameter is trained.
     fn is_trained(&self) -> bool {
         self.weight.is_trained() || self.bias.as_ref().is_some_and(Weight::is_trained)
     }

@@ -12,14 +12,14 @@ use crate::tape::Tape;
 
 const OPERATOR: &str = "routing";
 
-/// The tensors of a router beside its parameters.
+/// Tensors of a router other than its parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RouterState<'a> {
-    /// Added to scores where experts are chosen, `[experts]` f32.
+    /// Correction added to the scores for choosing experts, `[experts]` f32.
     pub correction: Option<&'a Tensor>,
-    /// Counts of the rows of each expert to add to, `[experts]` u32.
+    /// Counts of rows per expert, to be increased, `[experts]` u32.
     pub loads: Option<&'a Tensor>,
-    /// Whether the losses that balance loads apply: to one shard of a layer.
+    /// Whether balancing losses apply; true for one shard of a layer only.
     pub balances: bool,
 }
 
@@ -34,14 +34,14 @@ pub struct RoutingRule {
     tokens: Option<TokenRows>,
 }
 
-/// Returns the weights of the choices, `[rows, per_token]` f32, and the routes, for `logits [rows, experts]`
-/// f32. The balancing losses of the pass add to the gradient of the logits, and not to a loss.
+/// Chooses experts for `logits [rows, experts]` f32. Returns the weights of the choices, `[rows, per_token]`
+/// f32, and the routes. The pass's balancing losses affect only the gradient of the logits, not the loss.
 pub fn routing(tape: &Tape, logits: Var, routing: &Routing, state: RouterState<'_>) -> Result<(Var, Routes)> {
     tape.begin(OPERATOR)?;
     let tokens = tape.pass().tokens.clone();
     let forward = kernel::forward(logits.tensor(), state.correction, routing, state.loads, tokens.as_ref());
     let routes = named(OPERATOR, forward)?;
-    // A mean over the step's tokens is a sum over pieces, a mean over rows is one of pieces.
+    // A mean over the step's tokens is a sum over pieces; a mean over rows is a mean over pieces.
     let parts = if tokens.is_some() { 1.0 } else { tape.pieces().map_or(1, |pieces| pieces.all) as f32 };
     let of_piece = |all: Balance| Balance { load: all.load / parts, logits: all.logits / parts };
     let weights = tape.record_one(&[logits.source()], routes.weights.clone(), || RoutingRule {

@@ -1,4 +1,4 @@
-//! A linear layer of rows that are sharded between layers.
+//! A linear layer whose input rows are sharded over tensor ranks.
 
 use device::{Category, DType, Request};
 use tensor::Tensor;
@@ -21,15 +21,15 @@ pub struct RowLinearRule {
     /// The input, if the weight is trained.
     x: Option<Tensor>,
     weight: Weight,
-    /// Gradient of the output, from the input half to the weight half.
+    /// Gradient of the output, kept between the input and weight halves of backward.
     gradient: Option<Tensor>,
     ranks: TensorRanks,
-    /// Runs of rows here, each a matmul of its own.
+    /// Number of local runs of rows; each is a separate matmul.
     runs: usize,
 }
 
-/// `x · Wᵀ` for `x [.., in]` and `weight [out, in]` of [`Weight::over_rows`]. The rows of each shard are a
-/// matmul of their own, so that bits do not depend on how many shards are here.
+/// Computes `x · Wᵀ` for `x [.., in]` and `weight [out, in]` of [`Weight::over_rows`]. The rows of each shard
+/// are a separate matmul, so that the bits do not depend on the number of local shards.
 pub fn row_linear(tape: &Tape, x: Var, weight: &Weight) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let is_sharded = matches!(x.placements().tensor, Placement::Shard(Dimension::Rows { .. }));

@@ -1,4 +1,4 @@
-//! Normalisation of all query heads together, and of all key heads together.
+//! RMS normalisation of queries over all heads together, and of keys over all heads together.
 
 use collective::Axis;
 use device::{Category, DType, Request};
@@ -17,27 +17,27 @@ use crate::tape::Tape;
 use crate::weight::Weight;
 
 const OPERATOR: &str = "row_qk_norm";
-/// The dimension of columns.
+/// Index of the column dimension.
 const COLUMNS: usize = 2;
 
 /// Backward of [`row_qk_norm`].
 #[derive(Debug)]
 pub struct RowQkNormRule {
-    /// The shards of heads that are here, or all heads as one.
+    /// The local shards of heads, or all heads as one.
     shards: Vec<ShardNorm>,
     heads: Heads,
-    /// Reciprocal standard deviations of rows of queries and of keys, f32 `[rows]`.
+    /// Reciprocal standard deviations of the rows of queries and of keys, f32 `[rows]` each.
     rstd: [Tensor; 2],
-    /// The sums over shards; `None` if rows are whole.
+    /// Sums over shards; `None` if rows are whole.
     sums: Option<RowSums>,
 }
 
-/// Queries and keys of one shard, before their norm.
+/// Queries and keys of one shard before normalisation.
 #[derive(Debug)]
 struct ShardNorm {
     weights: QkNormWeights,
     parts: [Tensor; 2],
-    /// Gradients of the normalised queries and keys, from the input half to the weight half.
+    /// Gradients of the normalised queries and keys, kept between the input and weight halves of backward.
     gradients: Option<[Tensor; 2]>,
 }
 
@@ -45,17 +45,17 @@ struct ShardNorm {
 #[derive(Debug)]
 struct RowSums {
     ranks: TensorRanks,
-    /// Columns of all query heads and of all key heads.
+    /// Number of columns of all query heads, and of all key heads.
     columns: [usize; 2],
 }
 
-/// RMS norm of the queries of all heads of a row of packed `qkv [batch, time, heads.packed_columns()]`, and
-/// of its keys. The weights are `[columns]` of each; values are unchanged. If heads are in shards, blocks
-/// have the heads of one, `weights` are those of the shards that are here, and rows have `columns` columns of
-/// queries and of keys in all.
+/// RMS-normalises the queries of all heads in each row of packed `qkv [batch, time, heads.packed_columns()]`,
+/// and the keys likewise. Values are unchanged. The weights are `[columns]` each. If heads are in shards,
+/// each block has the heads of one shard, `weights` has one entry per local shard, and `columns` counts the
+/// query and key columns of all shards.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory, a failed collective.
+/// Shapes or dtypes do not agree, memory is exhausted, or a collective failed.
 pub fn row_qk_norm(
     tape: &Tape,
     qkv: Var,
@@ -72,7 +72,7 @@ pub fn row_qk_norm(
     })
 }
 
-/// The norms of one piece of sequences, or of whole ones, of which each `qkv` has the heads of a shard.
+/// Normalises one piece of sequences, or whole sequences; each entry of `qkv` has the heads of one shard.
 fn one_piece(
     tape: &Tape,
     mut qkv: Vec<Var>,
@@ -102,14 +102,14 @@ fn one_piece(
     tape.record(&sources, outputs, || RowQkNormRule { shards, heads, rstd, sums })
 }
 
-/// Divides the columns of packed queries, keys and values, copies each.
+/// Copies the columns of packed queries, keys and values into separate tensors.
 fn divided(qkv: &Tensor, heads: Heads) -> tensor::Result<[Tensor; 3]> {
     let [query, key, value] = heads.groups_of_columns();
     let part = |first, count| rearrange::slice(qkv, COLUMNS, first, count);
     Ok([part(0, query)?, part(query, key)?, part(query + key, value)?])
 }
 
-/// Row `part` of `[2, rows]`.
+/// Returns row `part` of `[2, rows]` as a view.
 fn part_of(all: &Tensor, part: usize) -> tensor::Result<Tensor> {
     let rows = all.shape().columns();
     all.view(part * rows, [rows])
@@ -140,7 +140,7 @@ impl ShardNorm {
         if part == 0 { &self.weights.query } else { &self.weights.key }
     }
 
-    /// Returns a number for every row of queries and of keys, f32 `[2, rows]`. `write` computes one part.
+    /// Returns one f32 value for each row of queries and of keys, `[2, rows]`. `write` computes one part.
     fn sums_of_rows(
         &self,
         category: Category,
@@ -153,8 +153,8 @@ impl ShardNorm {
         Ok(all)
     }
 
-    /// Packs the normalised queries and keys with the values; returns the statistics too. `rstd` has those of
-    /// rows that are in shards.
+    /// Packs the normalised queries and keys with the values, and returns the statistics too. `rstd` are the
+    /// statistics if rows are in shards.
     fn forward(
         &self,
         rstd: Option<&[Tensor; 2]>,
@@ -173,7 +173,7 @@ impl ShardNorm {
         Ok((rearrange::concatenate(&[&queries, &keys, values], COLUMNS)?, [query_rstd, key_rstd]))
     }
 
-    /// Returns sums over the columns of the shard that the gradient of sharded rows needs.
+    /// Computes this shard's part of the column sums that the gradient of sharded rows needs.
     fn products(&self, rstd: &[Tensor; 2], gradients: &[Tensor; 2]) -> tensor::Result<Tensor> {
         self.sums_of_rows(Category::ActivationGradient, |part, sums| {
             let x = &self.parts[part];
@@ -183,8 +183,8 @@ impl ShardNorm {
         })
     }
 
-    /// Returns the gradient of packed queries, keys and values, from that of the values and those of the
-    /// normalised queries and keys. Of sharded rows, `sums` has the products and columns of all shards.
+    /// Computes the gradient of packed queries, keys and values. If rows are sharded, `sums` has the products
+    /// and numbers of columns of all shards.
     fn backward_input(
         &self,
         rstd: &[Tensor; 2],

@@ -12,11 +12,11 @@ use crate::tape::Tape;
 /// Backward of [`softmax`].
 #[derive(Debug)]
 pub struct SoftmaxRule {
-    /// The output.
+    /// The output; dropped by backward.
     y: Option<Tensor>,
 }
 
-/// e^x over the sum of e^x along the innermost dimension.
+/// Computes softmax along the innermost dimension.
 pub fn softmax(tape: &Tape, x: Var) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "softmax", [x])?;

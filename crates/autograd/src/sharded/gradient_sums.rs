@@ -1,5 +1,5 @@
-//! Weight gradients of the blocks of a value: their sums in fixed trees, over shards that share a weight,
-//! then over pieces of sequences.
+//! Sums of weight gradients over the blocks of a value, in fixed trees: over shards that share a weight, then
+//! over sequence pieces.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,43 +19,43 @@ use crate::sink::{GradientSink, Target};
 use crate::weight::{UseId, Weight};
 
 const OPERATOR: &str = "gradient_sums";
-/// Most sums over ranks that are made beside compute: enough for the weights of half a layer.
+/// Maximum number of sums over ranks that run concurrently with compute; enough for half a layer's weights.
 const MOST_PENDING: usize = 3;
 
-/// The sums over blocks of the weight gradients of a backward pass.
+/// Sums of a backward pass's weight gradients over blocks.
 #[derive(Debug)]
 pub(crate) struct GradientSums {
-    /// Number of pieces that are here.
+    /// Number of local pieces.
     pieces: usize,
     tensor_ranks: TensorRanks,
-    /// The group of the ranks with the other pieces.
+    /// Group of the ranks with the other pieces.
     context: Option<ProcessGroup>,
     copies: BTreeMap<(UseId, Option<usize>), Copies>,
     uses: BTreeMap<UseId, UseSums>,
-    /// The sums over ranks that have begun, in that order.
+    /// Sums over ranks in progress, oldest first.
     pending: VecDeque<(UseId, Target, PendingSum)>,
 }
 
-/// The gradients, f32, of one use of a weight by the shards that are here, for one piece.
+/// The f32 gradients of one use of a weight by the local shards, for one piece.
 #[derive(Debug)]
 struct Copies {
     weight: Weight,
     gradients: Vec<Option<Tensor>>,
 }
 
-/// The gradients of one use of a weight by pieces.
+/// Gradients of one use of a weight, summed over pieces.
 #[derive(Debug)]
 struct UseSums {
     /// Destination of the sum.
     target: Target,
-    /// The gradient that a rule computes now.
+    /// The gradient that a rule is computing.
     begun: Option<Tensor>,
-    /// The sums of subtrees, by level and number, that wait for the other half of the subtree above.
+    /// Sums of subtrees, by level and index, that wait for their sibling.
     subtrees: BTreeMap<(u32, usize), Tensor>,
 }
 
 impl GradientSums {
-    /// Returns empty sums of a pass.
+    /// Creates empty sums for a pass.
     pub(crate) fn of_pass(pass: &Pass) -> Self {
         let (pieces, sums_over_ranks) = match &pass.pieces {
             Some(Pieces { here, sums_over_ranks, .. }) => (here.len(), *sums_over_ranks),
@@ -71,7 +71,7 @@ impl GradientSums {
         }
     }
 
-    /// Calls `rule` with `sink`, for a rule of a block with a sink of the block's gradients.
+    /// Calls `rule` with `sink`, or, for a rule of a block, with a sink that sums the block's gradients.
     pub(crate) fn with<T>(
         &mut self,
         block: Option<BlockIndex>,
@@ -84,12 +84,12 @@ impl GradientSums {
         }
     }
 
-    /// Delivers the sums over ranks that have begun. Every backward pass ends with it.
+    /// Delivers all pending sums over ranks. Every backward pass ends with this call.
     pub(crate) fn finish(&mut self, sink: &mut dyn GradientSink) -> Result<()> {
         self.deliver(0, sink)
     }
 
-    /// Delivers all sums over ranks but the last `kept`.
+    /// Delivers all pending sums over ranks except the last `kept`.
     fn deliver(&mut self, kept: usize, sink: &mut dyn GradientSink) -> Result<()> {
         while self.pending.len() > kept {
             let Some((use_id, target, sum)) = self.pending.pop_front() else { break };
@@ -98,8 +98,8 @@ impl GradientSums {
         Ok(())
     }
 
-    /// Returns the sums over all shards of shared weights' gradients, once all that are here have theirs. One
-    /// sum over ranks makes all of them.
+    /// Sums the gradients of shared weights over all shards, once all local shards have produced theirs. One
+    /// sum over ranks covers all these weights.
     fn sums_of_copies(
         &mut self,
         uses: Vec<UseId>,
@@ -129,7 +129,7 @@ impl GradientSums {
         weights.into_iter().map(part).collect()
     }
 
-    /// Adds the gradient of a piece; returns the sum of the pieces that are here once all have theirs.
+    /// Adds the gradient of a piece. Returns the sum over local pieces once all are added.
     fn sum_of_pieces(&mut self, use_id: UseId, piece: usize) -> Result<Option<(Target, Tensor)>> {
         let Some(sums) = self.uses.get_mut(&use_id) else { return Ok(None) };
         let Some(mut sum) = sums.begun.take() else { return Ok(None) };
@@ -148,8 +148,8 @@ impl GradientSums {
     }
 }
 
-/// Returns the gradients of all weights by shard, from those by weight and shard. A single weight's are the
-/// tensors themselves.
+/// Concatenates, for each shard, the gradients of all weights; `gradients` is by weight and shard. A single
+/// weight's gradients are returned unchanged.
 fn packed(mut gradients: Vec<Vec<Tensor>>) -> Result<Vec<Tensor>> {
     let (Some(first), 2..) = (gradients.first(), gradients.len()) else {
         return Ok(gradients.pop().unwrap_or_default());
@@ -177,19 +177,19 @@ fn deliver(use_id: UseId, target: &Target, sum: &Tensor, sink: &mut dyn Gradient
     sink.ready(use_id)
 }
 
-/// The sink of the rules of one block.
+/// The sink for rules of one block.
 struct BlockSink<'a> {
     sums: &'a mut GradientSums,
     block: BlockIndex,
     sink: &'a mut dyn GradientSink,
-    /// Number of shared weights that have a target and are not ready.
+    /// Number of shared weights that have a target but no complete gradient.
     open: usize,
-    /// The shared weights that are ready and wait for those.
+    /// Shared weights with complete gradients that wait for the other open ones.
     ready: Vec<UseId>,
 }
 
 impl BlockSink<'_> {
-    /// Returns the target of this piece's gradient, or of that of whole sequences.
+    /// Returns the target of this piece's gradient, or of the gradient of whole sequences.
     fn piece_target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target> {
         if self.block.piece.is_none() {
             return self.sink.target(use_id, weight);
@@ -201,7 +201,7 @@ impl BlockSink<'_> {
                 vacant.insert(UseSums { target, begun: None, subtrees: BTreeMap::new() })
             }
         };
-        // Each sum is rounded to the gradient's type, as those of lanes are.
+        // Each sum is rounded to the gradient's dtype, like sums of lanes.
         let dtype = sums.target.tensor.dtype();
         let request = Request::new(Category::Gradient, OPERATOR);
         let tensor = Tensor::empty(weight.device(), weight.shape(), dtype, request)?;

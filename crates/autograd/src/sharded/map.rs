@@ -1,22 +1,22 @@
-//! Operators that know nothing of ranks, computed block by block.
+//! Applies operators block by block; the operators themselves know nothing of ranks.
 
 use super::placement::{BlockIndex, Placement, Placements};
 use super::var::Var;
 use crate::error::AutogradError;
 use crate::tape::Tape;
 
-/// The result of an operator for one block, of which several make a result of all blocks.
+/// An operator's result for one block; the results of all blocks can be joined.
 pub trait FromBlocks: Sized {
-    /// Joins the results of all blocks; `None` without any.
+    /// Joins the results of all blocks; `None` if there are none.
     fn from_blocks(blocks: Vec<Self>) -> Option<Self>;
 
-    /// Returns the same result with these placements.
+    /// Sets the placements of the result.
     #[must_use]
     fn with_placements(self, placements: Placements) -> Self;
 }
 
 impl FromBlocks for Var {
-    /// Joins the blocks of pieces, each of which may have one for every shard.
+    /// Joins the blocks of pieces, each of which may have one block per shard.
     fn from_blocks(blocks: Vec<Self>) -> Option<Self> {
         let shards = blocks.first()?.blocks();
         let mut pieces: Vec<_> = blocks.into_iter().map(Var::into_blocks).collect();
@@ -54,12 +54,12 @@ impl<T: FromBlocks> FromBlocks for Vec<T> {
     }
 }
 
-/// Calls `operator` for each block of `operands`, with its number and with values of one block, in the pass
-/// of the block's piece of sequences. Along each axis the result has the placement of the first operand that
-/// is divided. For operands that nothing divides, it is a plain call.
+/// Calls `operator` for each block of `operands`, with the block's index and values of one block, in the pass
+/// of the block's sequence piece. Along each axis, the result has the placement of the first operand that is
+/// not replicated. If no operand is divided, this is a plain call.
 ///
 /// # Errors
-/// Errors of `operator`; operands of different numbers of blocks, unless those of one block are constants.
+/// `operator` failed, or an operand has fewer blocks than another and needs a gradient.
 pub fn map<const N: usize, T: FromBlocks, E: From<AutogradError>>(
     tape: &Tape,
     operands: [Var; N],
@@ -76,7 +76,7 @@ pub fn map<const N: usize, T: FromBlocks, E: From<AutogradError>>(
     })
 }
 
-/// [`map`] of any number of operands.
+/// [`map`] for any number of operands.
 pub(crate) fn map_all<T: FromBlocks, E: From<AutogradError>>(
     tape: &Tape,
     operands: Vec<Var>,
@@ -108,8 +108,7 @@ pub(crate) fn map_all<T: FromBlocks, E: From<AutogradError>>(
     Ok(all.with_placements(placements))
 }
 
-/// Returns the block that a call computes, if it is a plain call: one of operands that nothing divides, or
-/// one of a single block within a call for it.
+/// Returns the block computed by a plain call: no operand is divided, or the call is already within a block.
 fn one_block(tape: &Tape, operands: &[Var]) -> Option<BlockIndex> {
     let has_several = operands.iter().any(|operand| operand.blocks() > 1);
     if has_several || pieces_of(tape, placements_of(operands)).is_some() {
@@ -119,15 +118,15 @@ fn one_block(tape: &Tape, operands: &[Var]) -> Option<BlockIndex> {
     tape.block().or_else(|| operands.iter().all(is_whole).then(BlockIndex::default))
 }
 
-/// Number of pieces that are here of a value with these placements; `None` for whole sequences, and within a
-/// call for one piece.
+/// Returns the number of local pieces of a value with these placements; `None` for whole sequences, and
+/// within a call for one piece.
 pub(super) fn pieces_of(tape: &Tape, placements: Placements) -> Option<usize> {
     let is_pieced = placements.context != Placement::Replicate;
     let is_within = tape.block().is_some_and(|block| block.piece.is_some());
     tape.pieces().filter(|_| is_pieced && !is_within).map(|pieces| pieces.here.len())
 }
 
-/// The blocks of an operand; the block of a constant `count` times.
+/// Returns the blocks of an operand; the single block of a constant is repeated `count` times.
 fn blocks_of(operand: Var, count: usize) -> impl Iterator<Item = Var> {
     let again = (operand.blocks() < count).then(|| operand.clone());
     operand.into_blocks().chain(again.into_iter().cycle())

@@ -1,12 +1,12 @@
 //! Values on the tape, sharded over ranks.
 //!
-//! The one idea: a value is the blocks of it that a rank holds and one [`Placement`] for each axis along
-//! which ranks share a model: [`Axis::Tensor`](collective::Axis::Tensor), whose ranks have shards of layers,
-//! and [`Axis::Context`](collective::Axis::Context), whose ranks have pieces of sequences. An operator that
-//! knows nothing of ranks computes block by block ([`map`]); [`Var::redistribute`] is what communicates. How
-//! many blocks an axis has is configuration and decides bits; how many of them a rank holds does not.
+//! The one idea: a value consists of the blocks that a rank holds, and one [`Placement`] for each axis along
+//! which ranks share a model. Ranks along [`Axis::Tensor`](collective::Axis::Tensor) hold shards of layers;
+//! ranks along [`Axis::Context`](collective::Axis::Context) hold pieces of sequences. Operators that know
+//! nothing of ranks compute block by block ([`map`]); only [`Var::redistribute`] communicates. The number of
+//! blocks along an axis is configuration and affects bits; the number of blocks on a rank does not.
 //!
-//! A value of one block, such as every value of a layer that nothing divides, costs what its tensor costs.
+//! A value of one block, such as any value of an undivided layer, costs as much as its tensor.
 
 mod gradient_sums;
 mod map;

@@ -1,43 +1,43 @@
-//! Pieces of sequences: equal parts, of which ranks along [`collective::Axis::Context`] hold some each.
+//! Pieces of sequences: equal parts, distributed over the ranks along [`collective::Axis::Context`].
 //!
-//! Every operator but attention computes each piece by itself, with the same shapes on any number of ranks.
+//! Every operator except attention computes each piece separately, with the same shapes on any number of
+//! ranks.
 
 use tensor::Tensor;
 
 use crate::error::Result;
 
-/// The pieces of the sequences of a micro-batch.
+/// The pieces of a micro-batch's sequences.
 ///
-/// They are dealt from both ends of the sequences, so that attention is even among ranks. Sums over pieces
-/// are added in a fixed tree in that order, of which each rank has a run.
+/// Pieces are dealt to ranks from both ends of the sequences, which balances attention. Sums over pieces are
+/// added in a fixed tree in the dealt order, so each rank has consecutive leaves.
 #[derive(Clone, Debug)]
 pub struct Pieces {
-    /// Number of pieces of a sequence: a power of two.
+    /// Number of pieces per sequence: a power of two.
     pub all: usize,
-    /// The pieces that are here.
+    /// The local pieces.
     pub here: Vec<Piece>,
-    /// Whether the gradients of weights and the loss are summed over the ranks with the other pieces;
-    /// otherwise they are those of the pieces that are here.
+    /// Whether weight gradients and the loss are summed over the ranks with the other pieces; if false, only
+    /// over the local pieces.
     pub sums_over_ranks: bool,
-    /// Whether documents hide each other.
+    /// Whether tokens attend only within their document.
     pub masks_documents: bool,
 }
 
-/// A piece of the sequences of a micro-batch.
+/// One piece of the sequences of a micro-batch.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Number of the piece in a sequence, from its beginning.
+    /// Index of the piece within a sequence.
     pub number: usize,
-    /// The piece's part of the micro-batch's loss: that of the tokens that count.
+    /// The piece's weight in the micro-batch's loss: its fraction of the tokens that the loss covers.
     pub share: f32,
-    /// The position in its sequence at which the document of each token begins, less the piece's first
-    /// position, modulo 2³². Positions are counted from there, also where every sequence is one document.
+    /// Position at which each token's document begins, relative to the piece's first position, modulo 2³².
+    /// Token positions are counted from it, also if every sequence is one document.
     pub documents: Option<Tensor>,
 }
 
 impl Pieces {
-    /// Returns the numbers of `all` pieces in the order in which they are dealt: the first, the last, the
-    /// second, the last but one.
+    /// Returns the indices of `all` pieces in the order of dealing: first, last, second, last but one, ….
     #[must_use]
     pub fn dealt(all: usize) -> Vec<usize> {
         (0..all).map(|index| if index % 2 == 0 { index / 2 } else { all - 1 - index / 2 }).collect()

@@ -1,4 +1,4 @@
-//! How an axis of ranks divides a value.
+//! Placements: how a value is divided along an axis of ranks.
 
 use collective::Axis;
 
@@ -8,43 +8,43 @@ pub enum Placement {
     /// Every rank has the whole value and its whole gradient.
     #[default]
     Replicate,
-    /// Every block is the whole value, and the gradients of the blocks are to be added up: the transpose of
+    /// Every block is a copy of the whole value, and the blocks' gradients must be summed: the transpose of
     /// [`Placement::Partial`].
     Copied,
-    /// Every block is an equal part of a dimension.
+    /// Every block is an equal part along a dimension.
     Shard(Dimension),
-    /// The value is the sum of its blocks, which is still to be made.
+    /// The value is the sum of its blocks, not yet computed.
     Partial,
 }
 
-/// A dimension that an axis divides in equal parts.
+/// A dimension that is divided into equal parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
-    /// Rows, between the layers that ranks share. Those that are here are one block, `[rows, columns]`.
+    /// Rows, as sharded between tensor-parallel layers. The local rows are one block, `[rows, columns]`.
     Rows {
-        /// Rows of one sequence, or of one piece of it.
+        /// Number of rows of one sequence, or of one piece of it.
         time: usize,
     },
     /// The last dimension.
     Columns {
-        /// Number of all shards.
+        /// Number of shards on all ranks.
         shards: usize,
     },
-    /// The positions of sequences.
+    /// Positions of sequences.
     Time,
 }
 
 /// The placements of a value along the axes whose ranks share a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placements {
-    /// Along [`Axis::Tensor`].
+    /// Placement along [`Axis::Tensor`].
     pub tensor: Placement,
-    /// Along [`Axis::Context`].
+    /// Placement along [`Axis::Context`].
     pub context: Placement,
 }
 
 impl Placements {
-    /// Returns the same placements with another one along `axis`.
+    /// Replaces the placement along `axis`.
     #[must_use]
     pub fn with(self, axis: Axis, placement: Placement) -> Self {
         match axis {
@@ -53,13 +53,14 @@ impl Placements {
         }
     }
 
-    /// Returns whether every rank has the value as one block: as a whole, or as the rows that are here.
+    /// Returns whether every rank has the value as one block: whole, or as its local rows.
     pub(super) fn is_of_one_block(self) -> bool {
         let is_rows = matches!(self.tensor, Placement::Replicate | Placement::Shard(Dimension::Rows { .. }));
         is_rows && self.context == Placement::Replicate
     }
 
-    /// The placements of an operator's result: along each axis those of the first operand that is divided.
+    /// Returns the placements of an operator's result: along each axis, the placement of the first operand
+    /// that is not replicated.
     pub(super) fn of_result(self, other: Self) -> Self {
         let first = |own, other| match own {
             Placement::Replicate => other,
@@ -70,11 +71,11 @@ impl Placements {
     }
 }
 
-/// The number of a block among those of a value that are here.
+/// Index of a block among the local blocks of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockIndex {
-    /// Along [`Axis::Tensor`].
+    /// Index along [`Axis::Tensor`].
     pub shard: usize,
-    /// Along [`Axis::Context`], in the order in which pieces are computed; `None` for whole sequences.
+    /// Index along [`Axis::Context`], in the order of computation; `None` for whole sequences.
     pub piece: Option<usize>,
 }

@@ -1,5 +1,5 @@
-//! Communication among the ranks that have the shards of layers. A sum over shards is added in f32 in a fixed
-//! tree, and rounded once.
+//! Communication among the ranks that hold shards of layers. Sums over shards are added in f32 in a fixed
+//! tree, then rounded once.
 
 use collective::{Axis, CollectiveError, ProcessGroup, tensors};
 use device::{Category, DType, Request};
@@ -10,17 +10,17 @@ use crate::error::{AutogradError, Result};
 use crate::pass::Pass;
 use crate::tape::Tape;
 
-/// The ranks along [`Axis::Tensor`]. By default, all shards are here.
+/// The ranks along [`Axis::Tensor`]. By default, all shards are local.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TensorRanks {
-    /// `None` if all shards are here.
+    /// Group of the ranks; `None` if all shards are local.
     group: Option<ProcessGroup>,
-    /// Whether ranks have the rows between layers in shards.
+    /// Whether rows between layers are sharded over the ranks.
     shards_rows: bool,
 }
 
 impl TensorRanks {
-    /// Returns the ranks of a tape's pass; with `shards_rows`, rows between layers are sharded.
+    /// Returns the ranks of a tape's pass. `shards_rows`: rows between layers are sharded.
     pub(crate) fn new(tape: &Tape, shards_rows: bool) -> Self {
         Self::of_pass(tape.pass(), shards_rows)
     }
@@ -29,12 +29,12 @@ impl TensorRanks {
         TensorRanks { group: pass.groups.along(Axis::Tensor).cloned(), shards_rows }
     }
 
-    /// Returns the index of the first of `local` shards that are here.
+    /// Returns the index of the first of the `local` shards on this rank.
     pub(crate) fn first_shard(&self, local: usize) -> usize {
         self.group.as_ref().map_or(0, |group| tensors::first_part(group, local))
     }
 
-    /// Returns all rows, `[rows, columns]`, of the rows that are here.
+    /// Gathers all rows `[rows, columns]` from the local rows.
     pub(crate) fn gather_rows(&self, x: &Tensor, request: Request) -> Result<Tensor> {
         match &self.group {
             Some(group) if self.shards_rows => {
@@ -45,7 +45,7 @@ impl TensorRanks {
         }
     }
 
-    /// Returns `x [n, ..]` of all ranks in their order, `[ranks · n, ..]`.
+    /// Gathers `x [n, ..]` of all ranks in rank order, `[ranks · n, ..]`.
     pub(crate) fn gather(&self, x: Tensor, request: Request) -> Result<Tensor> {
         match &self.group {
             Some(group) => gathered(&x, group, request),
@@ -53,7 +53,7 @@ impl TensorRanks {
         }
     }
 
-    /// Returns the sum of `parts`, one for each shard here, and of the other shards: the rows that are here.
+    /// Sums `parts`, one per local shard, over all shards, and returns the local rows.
     pub(crate) fn sum_rows(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
         let sum = tree_sum(parts)?;
         let Some(group) = &self.group else { return Ok(sum) };
@@ -64,7 +64,7 @@ impl TensorRanks {
         tensors::reduce_scatter(&rows, group, request).map_err(failed(request))
     }
 
-    /// [`TensorRanks::sum_rows`] of `parts` in f32, plus `bias`, rounded to `dtype`.
+    /// [`TensorRanks::sum_rows`] of f32 `parts`, plus `bias`, rounded to `dtype`.
     pub(crate) fn rounded_sum_rows(
         &self,
         parts: Vec<Tensor>,
@@ -85,14 +85,14 @@ impl TensorRanks {
         tensors::rounded_reduce_scatter(&rows, group, bias, dtype, request).map_err(failed(request))
     }
 
-    /// Returns the sum of `parts`, one for each shard here, and of the other shards.
+    /// Sums `parts`, one per local shard, over all shards.
     pub(crate) fn sum(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
         let sum = tree_sum(parts)?;
         let Some(group) = &self.group else { return Ok(sum) };
         tensors::all_reduce(&sum, group, request).map_err(failed(request))
     }
 
-    /// Shape of the rows that are here of an array of all rows.
+    /// Returns the shape of the local rows of an array of all rows.
     pub(crate) fn rows_here(&self, all: &Tensor) -> Shape {
         match &self.group {
             Some(group) if self.shards_rows => {
@@ -113,11 +113,11 @@ fn failed(request: Request) -> impl Fn(CollectiveError) -> AutogradError {
     move |source| AutogradError::Collective { operator: request.operator, source }
 }
 
-/// The sum of tensors of one shape and type, in pairs from the first on, level by level. It is made in the
-/// memory of the first if no other tensor views that.
+/// Sums tensors of one shape and dtype: adjacent pairs, then adjacent sums, and so on. Overwrites the first
+/// tensor if no other shares its storage.
 ///
 /// # Errors
-/// No tensor; out of memory.
+/// There is no tensor, or memory is exhausted.
 pub(crate) fn tree_sum(mut parts: Vec<Tensor>) -> Result<Tensor> {
     while parts.len() > 1 {
         let mut level = Vec::with_capacity(parts.len().div_ceil(2));
@@ -137,7 +137,7 @@ pub(crate) fn tree_sum(mut parts: Vec<Tensor>) -> Result<Tensor> {
     parts.pop().ok_or(AutogradError::NotRecorded)
 }
 
-/// Gives a gradient in f32 to a target, rounded once.
+/// Writes or adds an f32 gradient to a target, rounding it once.
 pub(crate) fn give(gradient: &Tensor, target: &GradientTarget) -> Result<()> {
     let GradientTarget { tensor, accumulate } = target;
     let gradient = gradient.reshape(tensor.shape())?;

@@ -10,15 +10,15 @@ use crate::ops;
 use crate::tape::Tape;
 
 impl Var {
-    /// Returns the value with another placement along `axis`; itself if it has that one.
+    /// Changes the placement along `axis`; returns the value unchanged if it already has that placement.
     ///
-    /// Along [`Axis::Context`], pieces become [`Placement::Replicate`] as their sum, if they are partial, or
-    /// as one block of all rows that are here, and that block becomes pieces again; without pieces, it is the
-    /// value itself. Along [`Axis::Tensor`], columns become [`Placement::Replicate`]; [`Var::copied`] and
-    /// [`Var::summed`] are the changes at the edges of a sharded layer.
+    /// Along [`Axis::Context`], partial pieces become [`Placement::Replicate`] as their sum. Other pieces
+    /// become one block of all local rows, and such a block can be split into pieces again. Without pieces,
+    /// the value is unchanged. Along [`Axis::Tensor`], columns become [`Placement::Replicate`];
+    /// [`Var::copied`] and [`Var::summed`] are the changes at the edges of a sharded layer.
     ///
     /// # Errors
-    /// Another change; out of memory; a failed collective.
+    /// Another change was requested, memory is exhausted, or a collective failed.
     pub fn redistribute(self, tape: &Tape, axis: Axis, to: Placement) -> Result<Self> {
         let from = self.placement(axis);
         match (axis, from, to) {
@@ -50,7 +50,7 @@ impl Var {
     }
 }
 
-/// Joins the columns of all `shards`, of which `parts` are here.
+/// Concatenates the columns of all `shards` shards; `parts` are the local ones.
 fn join_columns(tape: &Tape, parts: Vec<Var>, shards: usize) -> Result<Var> {
     let shape = parts.first().ok_or(AutogradError::NotRecorded)?.tensor().shape();
     let rows = shape.rows();

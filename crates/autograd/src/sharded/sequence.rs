@@ -1,4 +1,4 @@
-//! Values of all pieces of sequences that are here: divided, joined and added up.
+//! Splitting values into local sequence pieces, joining pieces, and summing them.
 
 use collective::{Axis, tensors};
 use device::{Category, Request};
@@ -12,7 +12,7 @@ use crate::ops::{autocast, only};
 use crate::rule::{Rule, Saved, ValueGradients};
 use crate::tape::Tape;
 
-/// Backward of the operators of this file, which save nothing.
+/// Backward of the operators of this file, which save no tensors.
 #[derive(Debug)]
 enum PieceRule {
     Split,
@@ -22,10 +22,10 @@ enum PieceRule {
     Sum(usize),
 }
 
-/// Returns the pieces of `x [rows, ..]`, of one block: views of equal runs of rows.
+/// Splits `x [rows, ..]`, of one block, into pieces: views of equal runs of rows.
 ///
 /// # Errors
-/// A tape without pieces.
+/// The tape has no pieces.
 pub(super) fn split_pieces(tape: &Tape, x: Var) -> Result<Vec<Var>> {
     let operator = PieceRule::Split.operator();
     let [x] = autocast(tape, operator, [x])?;
@@ -35,10 +35,10 @@ pub(super) fn split_pieces(tape: &Tape, x: Var) -> Result<Vec<Var>> {
     tape.record(&[x.block_source()], pieces, || PieceRule::Split)
 }
 
-/// Returns the rows of all `pieces`, the inverse of [`split_pieces`].
+/// Concatenates the rows of all `pieces`; the inverse of [`split_pieces`].
 ///
 /// # Errors
-/// No piece, out of memory.
+/// There is no piece, or memory is exhausted.
 pub(super) fn join_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     let sources: Vec<Source> = pieces.iter().map(Var::block_source).collect();
     let rule = PieceRule::Join(sources.len());
@@ -48,11 +48,11 @@ pub(super) fn join_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     tape.record_one(&sources, joined, || rule)
 }
 
-/// Returns the sum of `pieces`, scalars f32 of the pieces that are here, and of those of other ranks if
-/// [`Pieces::sums_over_ranks`].
+/// Sums `pieces`, f32 scalars of the local pieces; with [`Pieces::sums_over_ranks`], also over the other
+/// ranks.
 ///
 /// # Errors
-/// No piece, out of memory, a failed collective.
+/// There is no piece, memory is exhausted, or a collective failed.
 pub(super) fn sum_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     let sources: Vec<Source> = pieces.iter().map(Var::block_source).collect();
     let rule = PieceRule::Sum(sources.len());
@@ -69,7 +69,7 @@ pub(super) fn sum_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     tape.record_one(&sources, sum, || rule)
 }
 
-/// Copies the rows of `pieces`, of one shape, into one tensor.
+/// Concatenates the rows of `pieces`, all of one shape.
 pub(crate) fn joined(pieces: Vec<Tensor>, request: Request) -> Result<Tensor> {
     let first = pieces.first().ok_or(AutogradError::NotRecorded)?;
     let rows = first.shape().dims().first().copied().unwrap_or(1) * pieces.len();

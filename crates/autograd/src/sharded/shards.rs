@@ -1,4 +1,5 @@
-//! The edges of a layer that ranks share: a copy of its input for each shard, and the sum of the results.
+//! The edges of a tensor-parallel layer: a copy of its input for each shard, and the sum of the shards'
+//! results.
 
 use collective::Axis;
 use device::{Category, DType, Request};
@@ -18,9 +19,8 @@ const COPY: &str = "copy_to_shards";
 const SUM: &str = "sum_shards";
 
 impl Var {
-    /// Returns a copy of the value for each of `shards` shards of a layer that are here
-    /// ([`Placement::Copied`]); rows that are sharded are gathered. Backward adds the gradients of all
-    /// shards.
+    /// Returns a copy of the value for each of the `shards` local shards of a layer ([`Placement::Copied`]).
+    /// Sharded rows are gathered. Backward sums the gradients over all shards.
     pub fn copied(self, tape: &Tape, shards: usize) -> Result<Self> {
         if self.placements().tensor == Placement::Copied {
             return Ok(self);
@@ -35,8 +35,8 @@ impl Var {
         Ok(all.with_placement(Axis::Tensor, Placement::Copied))
     }
 
-    /// Returns the sum of the blocks of all shards of a layer ([`Placement::Partial`]), plus `bias`, rounded
-    /// once to `dtype`: with `shards_rows` the rows that are here, else all rows.
+    /// Sums the blocks of all shards of a layer ([`Placement::Partial`]), adds `bias`, and rounds once to
+    /// `dtype`. Returns all rows, or with `shards_rows` the local rows.
     pub fn summed(
         self,
         tape: &Tape,
@@ -51,8 +51,8 @@ impl Var {
     }
 }
 
-/// Backward of the copies: their gradients are added in a fixed tree; those in f32 are rounded once, and
-/// others are added in their type.
+/// Backward of [`Var::copied`]: sums the copies' gradients in a fixed tree. f32 gradients are rounded once;
+/// others are added in their dtype.
 #[derive(Debug)]
 struct CopyRule {
     ranks: TensorRanks,
@@ -60,11 +60,11 @@ struct CopyRule {
     dtype: DType,
 }
 
-/// Returns a copy of all rows of `x`, of one block, for each of `shards` shards that are here, as sequences;
-/// rows that are sharded are gathered.
+/// Returns one copy of all rows of `x`, of one block, for each of the `shards` local shards, as sequences.
+/// Sharded rows are gathered.
 ///
 /// # Errors
-/// Rows that are no sequences; out of memory; a failed collective.
+/// The rows do not form sequences, memory is exhausted, or a collective failed.
 fn copy_to_shards(tape: &Tape, x: Var, shards: usize) -> Result<Vec<Var>> {
     let [x] = autocast(tape, COPY, [x])?;
     tape.begin(COPY)?;
@@ -107,7 +107,7 @@ impl Rule for CopyRule {
     }
 }
 
-/// Backward of the sum: every shard has the output's gradient.
+/// Backward of [`Var::summed`]: every shard gets the output's gradient.
 #[derive(Debug)]
 struct SumRule {
     ranks: TensorRanks,
@@ -115,16 +115,16 @@ struct SumRule {
     /// Shape of a shard's result.
     shape: Shape,
     bias: Option<Weight>,
-    /// The gradient of all rows, from the input half to the weight half, if the bias is trained.
+    /// The gradient of all rows, kept between the input and weight halves of backward, if the bias is
+    /// trained.
     gradient: Option<Tensor>,
 }
 
-/// Adds `parts`, f32 results `[.., width]` of the shards that are here, and those of the other shards in a
-/// fixed tree, then `bias [width]`, and rounds once to `dtype`. With `shards_rows`, returns the rows that are
-/// here, `[rows, width]`.
+/// Sums `parts`, f32 results `[.., width]` of the local shards, over all shards in a fixed tree, adds `bias
+/// [width]`, and rounds once to `dtype`. With `shards_rows`, returns the local rows, `[rows, width]`.
 ///
 /// # Errors
-/// No part; shapes or types that do not agree; out of memory; a failed collective.
+/// There is no part, shapes or dtypes do not agree, memory is exhausted, or a collective failed.
 fn sum_shards(
     tape: &Tape,
     parts: Vec<Var>,

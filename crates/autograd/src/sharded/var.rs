@@ -11,20 +11,21 @@ pub(crate) struct ValueId {
     pub(crate) index: u32,
 }
 
-/// Identity of a block, without its tensor. Operators that overwrite their input keep only this, and so
-/// does a pipeline stage that sends an output and receives its gradient.
+/// Identity of a block without its tensor. Kept by operators that overwrite their input, and by a pipeline
+/// stage that sends an output and receives its gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
     pub(crate) id: Option<ValueId>,
-    /// Whether the value has other blocks, or is computed in the pass of a block.
+    /// Whether the value has several blocks or is not of one block; operators must then use
+    /// [`map`](crate::map).
     pub(crate) is_divided: bool,
 }
 
-/// A value on a tape: its blocks that are here, shard by shard and of each shard piece by piece, all of one
-/// shape and type. A block without an identity has no gradient: a constant, or one of a tape that records
-/// nothing.
+/// A value on a tape: its local blocks, all of one shape and dtype, ordered by shard and within a shard by
+/// piece. A block without an identity has no gradient: a constant, or a value of a tape that records nothing.
 ///
-/// Operators take variables by value: pass a clone to keep one. A variable holds its tensors' memory.
+/// Operators take variables by value; clone a variable to keep it. A variable keeps its tensors' memory
+/// alive.
 #[derive(Clone, Debug)]
 pub struct Var {
     pub(crate) tensor: Tensor,
@@ -35,26 +36,26 @@ pub struct Var {
 }
 
 impl Var {
-    /// Returns a value of one block.
+    /// Creates a value of one block.
     pub(crate) fn new(tensor: Tensor, id: Option<ValueId>) -> Self {
         Var { tensor, id, others: Vec::new(), placements: Placements::default() }
     }
 
-    /// Joins values of one block each to one of several; `None` without any.
+    /// Joins values of one block each into one value; `None` if there are none.
     pub(crate) fn from_blocks(blocks: impl IntoIterator<Item = Var>) -> Option<Self> {
         let mut blocks = blocks.into_iter();
         let first = blocks.next()?;
         Some(Var { others: blocks.map(|block| (block.tensor, block.id)).collect(), ..first })
     }
 
-    /// The blocks that are here, each as a value of its own with the same placements.
+    /// Splits the value into its local blocks, each a value with the same placements.
     pub fn into_blocks(self) -> impl Iterator<Item = Var> {
         let Var { tensor, id, others, placements } = self;
         let block = move |(tensor, id)| Var { tensor, id, others: Vec::new(), placements };
         std::iter::once((tensor, id)).chain(others).map(block)
     }
 
-    /// Number of blocks that are here.
+    /// Number of local blocks.
     pub fn blocks(&self) -> usize {
         1 + self.others.len()
     }
@@ -72,8 +73,7 @@ impl Var {
         }
     }
 
-    /// Returns the same blocks as a value with another placement along `axis`. It moves nothing: the caller
-    /// knows what the blocks are.
+    /// Sets the placement along `axis` without moving data; the blocks must match it.
     #[must_use]
     pub fn with_placement(self, axis: Axis, placement: Placement) -> Self {
         Var { placements: self.placements.with(axis, placement), ..self }
@@ -83,28 +83,28 @@ impl Var {
         Var { placements, ..self }
     }
 
-    /// The values of the first block.
+    /// The tensor of the first block.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
-    /// The values of the first block, without the identity.
+    /// Returns the tensor of the first block, dropping the identity.
     pub fn into_tensor(self) -> Tensor {
         self.tensor
     }
 
-    /// The identity of the value, if it is one block.
+    /// The identity of the value, for operators on a single block.
     pub fn source(&self) -> Source {
         let is_divided = !self.others.is_empty() || !self.placements.is_of_one_block();
         Source { id: self.id, is_divided }
     }
 
-    /// The identity of the first block, for an operator that knows blocks.
+    /// The identity of the first block, for operators that handle blocks themselves.
     pub(crate) fn block_source(&self) -> Source {
         Source { id: self.id, is_divided: false }
     }
 
-    /// Returns whether the variable has a gradient.
+    /// Returns whether backward computes a gradient of the variable.
     pub fn wants_gradient(&self) -> bool {
         self.id.is_some() || self.others.iter().any(|(_, id)| id.is_some())
     }

@@ -1,4 +1,4 @@
-//! The blocks of a value piece by piece, or shard by shard.
+//! Iteration over the blocks of a value by piece or by shard.
 
 use super::map::{FromBlocks, pieces_of};
 use super::placement::{BlockIndex, Placement};
@@ -7,7 +7,7 @@ use crate::error::{AutogradError, Result};
 use crate::tape::Tape;
 
 impl Var {
-    /// Calls `f` for each piece of sequences with the blocks of all shards that are here.
+    /// Calls `f` for each sequence piece with the blocks of all local shards.
     pub(super) fn by_piece<T: FromBlocks>(
         self,
         tape: &Tape,
@@ -16,9 +16,9 @@ impl Var {
         self.each_piece(tape, |_, piece| f(piece.into_blocks().collect()))
     }
 
-    /// Calls `f` for each piece of sequences, in its pass, with its number and the blocks of all shards that
-    /// are here; for whole sequences, and within such a call, once. The result has the placements of the
-    /// value.
+    /// Calls `f` for each sequence piece, in the piece's pass, with its index and the blocks of all local
+    /// shards. For whole sequences, and within such a call, calls `f` once. The result has the placements of
+    /// the value.
     ///
     /// # Errors
     /// Errors of `f`.
@@ -47,8 +47,8 @@ impl Var {
         Ok(all.with_placements(placements))
     }
 
-    /// Calls `f` for each shard of a layer that is here, one after the other, with all pieces of its block,
-    /// so that what it computes is gone before the next shard begins. The result has the placements of the
+    /// Calls `f` for each local shard of a layer, one after another, with all pieces of its block, so that
+    /// one shard's temporary tensors are freed before the next begins. The result has the placements of the
     /// value.
     ///
     /// # Errors

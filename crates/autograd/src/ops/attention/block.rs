@@ -1,4 +1,4 @@
-//! Queries of one call of attention, with what the call computed from them.
+//! Tensors saved for one query block of an attention call.
 
 use device::Request;
 use tensor::Tensor;
@@ -14,12 +14,12 @@ use crate::weight::Weight;
 
 pub(super) const OPERATOR: &str = "attention";
 
-/// Queries of whole sequences, or of a piece of each, with their keys and values.
+/// Queries of whole sequences, or of one piece of each, with keys, values and results.
 #[derive(Debug)]
 pub(super) struct QueryBlock {
-    /// Log-sum-exps and output, once attention has run.
+    /// Log-sum-exps and output, once computed.
     results: Option<[Tensor; 2]>,
-    /// The keys and values of a piece are its own, without those of other pieces.
+    /// Queries, keys and values. The keys and values of a piece exclude those of other pieces.
     qkv: Qkv<Tensor>,
     documents: Option<Tensor>,
     dropout: Option<Mask>,
@@ -36,7 +36,7 @@ impl QueryBlock {
         qkv.chain(results).map(|(name, tensor)| Saved::new(name, tensor))
     }
 
-    /// Returns the piece's own keys and values; whole sequences have none apart from their queries.
+    /// Returns the piece's own keys and values; an error for whole sequences.
     pub(super) fn keys_values(&self) -> Result<&Tensor> {
         match &self.qkv {
             Qkv::Piece { arrays: [_, keys_values], .. } => Ok(keys_values),
@@ -48,7 +48,8 @@ impl QueryBlock {
         Masks { documents: self.documents.as_ref(), dropout: self.dropout, sinks: None }
     }
 
-    /// Returns the operands of a call; for a piece, `keys_values` are those of all pieces.
+    /// Returns the operands of an attention call. For a piece, `keys_values` are the keys and values of all
+    /// pieces.
     fn operands(&self, keys_values: Option<&Tensor>) -> Qkv<Tensor> {
         match (&self.qkv, keys_values) {
             (Qkv::Piece { arrays: [queries, _], first }, Some(all)) => {
@@ -58,7 +59,7 @@ impl QueryBlock {
         }
     }
 
-    /// Computes and saves the results; returns the output, with its largest magnitude if `measures`.
+    /// Computes and saves the results. Returns the output, with its largest magnitude if `measures`.
     pub(super) fn forward(
         &mut self,
         keys_values: Option<&Tensor>,
@@ -77,7 +78,7 @@ impl QueryBlock {
         self.results.as_ref().ok_or(AutogradError::NotRecorded)
     }
 
-    /// Returns the gradients of the sinks, f32, if they are trained.
+    /// Returns the gradients of the sinks in f32; `None` if they are not trained.
     pub(super) fn sink_gradients(
         &self,
         gradient: &Tensor,
@@ -92,7 +93,7 @@ impl QueryBlock {
         Ok(Some(ops::attention::sink_gradients(gradient, output, logsumexp, &values, settings.heads)?))
     }
 
-    /// Returns the gradients of the operands.
+    /// Returns the gradients of queries, keys and values.
     pub(super) fn backward(
         &self,
         keys_values: Option<&Tensor>,
@@ -107,10 +108,10 @@ impl QueryBlock {
     }
 }
 
-/// Joins arrays of shards to one batch; the array of one shard is that batch.
+/// Concatenates the arrays of several shards into one batch; a single array is returned unchanged.
 ///
-/// Sequences do not depend on each other, and one large batch fills a GPU better than one shard after the
-/// other. The copies are a small part of what attention moves.
+/// Sequences are independent, and one large batch uses a GPU better than shards one after another. The copies
+/// are a small part of attention's memory traffic.
 pub(super) fn together(shards: Vec<Tensor>, request: Request) -> Result<Tensor> {
     match <[Tensor; 1]>::try_from(shards) {
         Ok([only]) => Ok(only),
@@ -118,7 +119,7 @@ pub(super) fn together(shards: Vec<Tensor>, request: Request) -> Result<Tensor> 
     }
 }
 
-/// Returns the shards of a batch that [`together`] has joined, as views.
+/// Splits a batch made by [`together`] into views of its shards.
 pub(super) fn apart(batch: Tensor, shards: usize) -> Result<Vec<Tensor>> {
     match shards {
         1 => Ok(vec![batch]),

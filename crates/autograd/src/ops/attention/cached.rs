@@ -1,4 +1,4 @@
-//! Attention of passes that generate text.
+//! Attention with key and value caches, for passes that generate text.
 
 use tensor::Tensor;
 use tensor::ops;
@@ -12,11 +12,11 @@ use crate::sharded::Var;
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// Attention of the next token of every sequence in the pass's caches, whose queries and keys `rotary`
-/// rotates first. Heads are not in shards.
+/// Computes attention of the next token of every sequence in the pass's caches, after rotating its query and
+/// key by `rotary`. Heads must not be in shards.
 ///
 /// # Errors
-/// A pass that extends no caches; as [`attention`](super::attention()).
+/// The pass extends no caches; errors of [`attention`](super::attention()).
 pub fn rotated_attention(
     tape: &Tape,
     qkv: Var,
@@ -31,11 +31,11 @@ pub fn rotated_attention(
     cached(tape, pass, &Qkv::Packed(qkv.into_tensor()), settings, Some(&rotary.table), sinks.as_ref())
 }
 
-/// Attention of a pass with caches: of a whole sequence that fills them, or of the next token of every
-/// sequence in them. Nothing is recorded.
+/// Computes attention with caches: of whole sequences that fill them, or of the next token of every sequence.
+/// Records nothing.
 ///
 /// # Errors
-/// More calls than caches; as [`ops::cached_attention`].
+/// There are fewer caches than calls; errors of [`ops::cached_attention`].
 pub(super) fn cached(
     tape: &Tape,
     pass: &CachedPass,

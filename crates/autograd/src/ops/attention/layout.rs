@@ -1,4 +1,4 @@
-//! The pieces of sequences of all ranks: their keys and values are gathered, and the gradients scattered.
+//! The distribution of sequence pieces over ranks: gathers keys and values, and scatters their gradients.
 
 use collective::{ProcessGroup, tensors};
 use device::{Category, Request};
@@ -11,11 +11,11 @@ use crate::sharded::part;
 /// The pieces of all ranks.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Numbers of all pieces, in the order of the ranks.
+    /// Indices of all pieces, in the order of the ranks.
     pub(super) dealt: Vec<usize>,
     pub(super) group: Option<ProcessGroup>,
     pub(super) batch: usize,
-    /// Positions of a piece.
+    /// Number of positions of a piece.
     pub(super) time: usize,
 }
 
@@ -25,7 +25,8 @@ impl Layout {
         self.group.as_ref().map_or(1, ProcessGroup::world_size)
     }
 
-    /// Returns keys and values of all pieces in the order of their positions, `[batch, positions, columns]`.
+    /// Gathers the keys and values of all pieces in the order of their positions: `[batch, positions,
+    /// columns]`.
     pub(super) fn gather(&self, own: &[QueryBlock], category: Category) -> Result<Tensor> {
         let request = Request::new(category, OPERATOR);
         let first = own.first().ok_or(AutogradError::NotRecorded)?.keys_values()?;
@@ -48,8 +49,8 @@ impl Layout {
         Ok(all)
     }
 
-    /// Returns the sum over ranks of `all`, `[batch, positions, columns]`: that of the pieces that are here,
-    /// `[own · batch, time, columns]`.
+    /// Sums `all`, `[batch, positions, columns]`, over ranks, and returns the sums of the local pieces: `[own
+    /// · batch, time, columns]`.
     pub(super) fn scatter(&self, all: Tensor, own: usize) -> Result<Tensor> {
         let request = Request::new(Category::ActivationGradient, OPERATOR);
         let columns = all.shape().columns();
@@ -60,13 +61,13 @@ impl Layout {
             self.sequences(&all, *number, columns, &piece, |all, piece| piece.copy_from(all))?;
         }
         drop(all);
-        // Without other ranks, as in the plan of a layer alone, the first pieces are here.
+        // Without other ranks, as when planning a single layer, the local pieces are the first ones.
         let Some(group) = &self.group else { return part(&dealt, 0, self.dealt.len() / own) };
         let of = |source| AutogradError::Collective { operator: OPERATOR, source };
         tensors::reduce_scatter(&dealt, group, request).map_err(of)
     }
 
-    /// Calls `copy` with the rows of piece `number` of each sequence in `all`, and in `piece`.
+    /// Calls `copy` for each sequence, with the rows of piece `number` in `all` and in `piece`.
     fn sequences(
         &self,
         all: &Tensor,

@@ -1,11 +1,10 @@
-//! Largest magnitudes beside the results of attention.
+//! Options to measure largest magnitudes in attention.
 
-/// The results of attention that are accompanied by their largest magnitudes on a GPU, because FP8 matmuls
-/// read them.
+/// The results of attention whose largest magnitudes are measured on a GPU, because FP8 matmuls read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttentionMeasures {
-    /// The output.
+    /// Whether to measure the output.
     pub output: bool,
-    /// The gradients of queries, keys and values.
+    /// Whether to measure the gradients of queries, keys and values.
     pub gradients: bool,
 }

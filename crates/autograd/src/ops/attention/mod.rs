@@ -1,7 +1,7 @@
 //! Causal self-attention: multi-head, grouped-query or multi-query.
 //!
-//! Tensor-parallel shards hold separate heads; local ones are computed in one call where that is quicker. The
-//! queries of a piece of a sequence attend to keys and values of earlier pieces, also those of other ranks.
+//! Tensor-parallel shards hold separate heads; local shards are computed in one call where that is faster.
+//! Queries of a sequence piece attend to keys and values of earlier pieces, also on other ranks.
 
 mod block;
 mod cached;
@@ -24,9 +24,9 @@ pub use cached::rotated_attention;
 pub use measures::AttentionMeasures;
 pub use rule::AttentionRule;
 
-/// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that the heads state; the
-/// result is `[batch, time, heads.query · heads.value_width]`. Tokens see only their own document, and in
-/// training `dropout` drops attention weights. Of a value whose columns are in shards, each has an equal part
+/// Computes attention over `qkv`, arrays `[batch, time, columns]` with the columns described by the heads.
+/// The result is `[batch, time, heads.query · heads.value_width]`. Tokens attend only within their document.
+/// In training, `dropout` drops attention weights. If the columns are in shards, each shard has an equal part
 /// of the heads.
 pub fn attention(
     tape: &Tape,
@@ -38,8 +38,8 @@ pub fn attention(
     attention_with_sinks(tape, qkv, settings.into(), &[], dropout, measures)
 }
 
-/// [`attention`] with attention sinks ([`Masks`](tensor::ops::attention::Masks)): one weight for each local
-/// shard, or none.
+/// [`attention`] with attention sinks ([`Masks`](tensor::ops::attention::Masks)). `sinks` has one weight per
+/// local shard, or is empty.
 pub fn attention_with_sinks(
     tape: &Tape,
     qkv: Qkv<Var>,
@@ -68,7 +68,7 @@ pub fn attention_with_sinks(
     }
 }
 
-/// The settings of the heads of a shard.
+/// Returns the settings with the heads of one shard.
 fn of_shard(settings: Settings, qkv: &Qkv<Var>) -> Settings {
     match qkv.arrays()[0].placement(Axis::Tensor) {
         Placement::Shard(Dimension::Columns { shards }) => {
@@ -78,8 +78,8 @@ fn of_shard(settings: Settings, qkv: &Qkv<Var>) -> Settings {
     }
 }
 
-/// Returns whether attention computes all shards that are here at once: causal attention over whole sequences
-/// of one document each. Else it computes one shard after the other.
+/// Returns whether attention computes all local shards in one call, which requires causal attention over
+/// whole sequences of one document each. Otherwise it computes one shard after another.
 pub fn attends_jointly(
     tape: &Tape,
     sinks: &[Weight],
@@ -91,7 +91,7 @@ pub fn attends_jointly(
     is_plain && pass.cache.is_none() && pass.documents.is_none() && pass.pieces.is_none()
 }
 
-/// Attention of each shard over the pieces of its sequences.
+/// Computes attention of each shard over the pieces of its sequences.
 fn pieced(
     tape: &Tape,
     qkv: Var,

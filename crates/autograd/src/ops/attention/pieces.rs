@@ -1,7 +1,8 @@
-//! Attention of sequences in pieces, some of which are on other ranks.
+//! Attention over sequences in pieces, some of them on other ranks.
 //!
-//! Keys and values of all pieces are gathered one piece of every rank at a time, in forward and again in
-//! backward. Each piece of queries is one call of the operator, with the same shapes on any number of ranks.
+//! Forward gathers the keys and values of all pieces, one piece of every rank at a time, and backward gathers
+//! them again. Each piece of queries is one call of the operator, with the same shapes on any number of
+//! ranks.
 
 use collective::Axis;
 use device::Category;
@@ -18,12 +19,12 @@ use crate::sharded::{BlockIndex, Pieces, Source, Var};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// Attention over `qkv`, for each piece that is here `[batch, time, columns]`: the columns of all query
+/// Computes attention over the local pieces `qkv`, each `[batch, time, columns]`: the columns of all query
 /// heads, then all key heads, then all value heads. The results are `[batch, time, heads.query ·
 /// heads.value_width]`. `sinks` are `[heads.query]`, as in [`Masks`](tensor::ops::attention::Masks).
 ///
 /// # Errors
-/// As [`forward`](tensor::ops::attention::forward); a tape without pieces; a failed collective.
+/// The tape has no pieces, a collective failed, or errors of [`forward`](tensor::ops::attention::forward).
 pub(super) fn attention(
     tape: &Tape,
     (shard, qkv): (usize, Vec<Var>),
@@ -36,7 +37,7 @@ pub(super) fn attention(
         tape.within_block(block(index), || autocast(tape, OPERATOR, [array]).map(|[array]| array))
     };
     let qkv = qkv.into_iter().enumerate().map(operand).collect::<Result<Vec<_>>>()?;
-    // Gradients of sinks are added up as those of other weights of pieces.
+    // Gradients of sinks are summed over pieces like those of other weights.
     let copy = |index| sinks.map(|sinks| tape.within_block(block(index), || parameter(tape, sinks)));
     let of_sinks = (0..qkv.len()).filter_map(copy).collect::<Result<Vec<_>>>()?;
     tape.begin(OPERATOR)?;
@@ -69,7 +70,7 @@ pub(super) fn attention(
     tape.record(&sources, outputs, || AttentionRule { blocks, keys, settings, sinks, sums: None })
 }
 
-/// Returns the columns of queries, and those of keys and values.
+/// Splits packed columns into queries, and keys with values.
 fn split(qkv: &Tensor, settings: Settings) -> tensor::Result<[Tensor; 2]> {
     let heads = settings.heads;
     let queries = heads.query_columns();

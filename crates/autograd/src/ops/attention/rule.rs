@@ -17,31 +17,32 @@ use crate::weight::Weight;
 /// Backward of [`attention`](super::attention()).
 #[derive(Debug)]
 pub struct AttentionRule {
-    /// One block of whole sequences, or one for each piece that is here; none once backward has run.
+    /// One block of whole sequences, or one block per local piece; empty once backward has run.
     pub(super) blocks: Vec<QueryBlock>,
     pub(super) keys: Keys,
     pub(super) settings: Settings,
     pub(super) sinks: Option<Weight>,
-    /// Gradients of the sinks and the type of the operands, from the input half to the weight half.
+    /// Gradients of the sinks and the dtype of the operands, kept between the input and weight halves of
+    /// backward.
     pub(super) sums: Option<(Tensor, DType)>,
 }
 
-/// The keys and values that a block of queries reads.
+/// The keys and values that a query block reads.
 #[derive(Debug)]
 pub(super) enum Keys {
     /// The block's own: its sequences are whole.
     Own {
-        /// Number of shards whose sequences are the batch.
+        /// Number of shards in the batch.
         shards: usize,
-        /// Whether gradients are accompanied by their largest magnitudes.
+        /// Whether to measure the largest magnitudes of the gradients.
         measures: bool,
     },
-    /// The keys and values of all pieces, also of other ranks.
+    /// The keys and values of all pieces, also on other ranks.
     Pieces(Layout),
 }
 
 impl AttentionRule {
-    /// Returns the gradients of whole sequences of `shards` shards, and keeps those of the sinks.
+    /// Returns the gradients of whole sequences of `shards` shards, and keeps the gradients of the sinks.
     fn of_sequences(
         &mut self,
         mut blocks: Vec<QueryBlock>,
@@ -59,8 +60,9 @@ impl AttentionRule {
         Ok(arrays.into_iter().flatten().map(Some).collect())
     }
 
-    /// Returns the gradients of pieces, then those of the sinks from each piece. Gradients of keys and values
-    /// are rounded for each piece of queries, added in f32 in a fixed tree, and rounded once more.
+    /// Returns the gradients of the pieces, then the gradients of the sinks from each piece. Gradients of
+    /// keys and values are rounded for each piece of queries, summed in f32 in a fixed tree, and rounded once
+    /// more.
     fn of_pieces(
         &self,
         layout: &Layout,
@@ -111,7 +113,7 @@ fn in_f32(sum: Tensor) -> Result<Tensor> {
     Ok(wide)
 }
 
-/// Adds the sum of one more piece to sums of complete subtrees, each with its level.
+/// Adds one more piece's sum to a stack of sums of complete subtrees, each with its level.
 fn push_sum(sums: &mut Vec<(u32, Tensor)>, sum: Tensor) -> Result<()> {
     sums.push((0, sum));
     while let [.., (first, _), (second, _)] = &sums[..]
@@ -143,7 +145,7 @@ impl Rule for AttentionRule {
     }
 
     fn has_weights(&self) -> bool {
-        // The sinks of pieces are operands, whose gradients are added up over pieces.
+        // The sinks of pieces are operands, whose gradients are summed over pieces.
         let is_whole = matches!(self.keys, Keys::Own { .. });
         is_whole && self.sinks.as_ref().is_some_and(Weight::is_trained)
     }

@@ -13,9 +13,9 @@ use crate::sharded::{Source, Var};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// [`attention_with_sinks`](super::attention_with_sinks) of one block, whose heads `settings` has. Without
-/// masks, `qkv` may have the blocks of several shards, which are computed at once with the bits of one after
-/// the other.
+/// Computes [`attention_with_sinks`](super::attention_with_sinks) of one block with the heads in `settings`.
+/// Without masks, `qkv` may have the blocks of several shards, computed in one call with the same bits as one
+/// after another.
 pub(super) fn attention(
     tape: &Tape,
     qkv: Qkv<Var>,

@@ -1,4 +1,4 @@
-//! The loss of rows whose classes are in shards. Only statistics of rows are gathered.
+//! Cross-entropy with classes in shards. Only statistics of rows are gathered from other ranks.
 
 use device::{Category, DType, Request};
 use tensor::Tensor;
@@ -12,33 +12,33 @@ use crate::pass::PreferencePass;
 use crate::sharded::TensorRanks;
 use crate::tape::Tape;
 
-/// The shards that are here of the classes of a loss.
+/// The local shards of a loss's classes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ops) struct ClassShards {
-    /// Number of the first of them among all shards.
+    /// Index of the first local shard among all shards.
     first: usize,
     here: usize,
     all: usize,
-    /// Classes of a shard.
+    /// Number of classes per shard.
     classes: usize,
 }
 
 impl ClassShards {
-    /// Returns the `here` shards of a tape's pass, of `all`, with `classes` classes each.
+    /// Describes the `here` local shards of `all` shards of `classes` classes each.
     pub(in crate::ops) fn new(tape: &Tape, [here, all]: [usize; 2], classes: usize) -> Self {
         ClassShards { first: TensorRanks::new(tape, false).first_shard(here), here, all, classes }
     }
 
-    /// Returns the classes of a shard that is here.
+    /// Returns the range of classes of a local shard.
     pub(in crate::ops) fn run(&self, shard: usize) -> ClassRun {
         ClassRun { first: (self.first + shard) * self.classes, vocabulary: self.all * self.classes }
     }
 
-    /// Returns the pass's mean loss of rows, times `scale`, a scalar, or the loss of its pairs of answers.
-    /// `write` computes the statistics of a shard, f32 `[3, rows]`.
+    /// Returns the pass's mean loss over rows times `scale`, a scalar, or the loss of its answer pairs.
+    /// `write` computes the statistics `[3, rows]` f32 of a shard.
     ///
     /// # Errors
-    /// Errors of `write`; as [`divided::merge`] and [`preference::forward`]; a failed collective.
+    /// `write` or a collective failed; errors of [`divided::merge`] and [`preference::forward`].
     pub(in crate::ops) fn loss(
         &self,
         (tape, operator): (&Tape, &'static str),
@@ -57,9 +57,9 @@ impl ClassShards {
     }
 }
 
-/// Merges the statistics of all shards of `classes` classes, `parts [shards, 3, rows]`. Returns the mean loss
-/// of rows; where the pass has pairs of answers, their loss and its figures ([`preference::VALUES`]), or if
-/// they are not learnt from the score of each answer.
+/// Merges the statistics of all shards, `parts [shards, 3, rows]` of `classes` classes each. Returns the mean
+/// loss over rows. If the pass has answer pairs, returns their loss and figures ([`preference::VALUES`]);
+/// without an objective, the score of each answer.
 fn merged_loss(
     tape: &Tape,
     parts: &Tensor,

@@ -18,21 +18,21 @@ pub(super) use class_shards::ClassShards;
 pub use rule::CrossEntropyRule;
 use rule::{Gradient, OPERATOR};
 
-/// The pass's mean over rows, times `scale`; `logits` is `[.., classes]`, whose columns may be in shards, and
-/// `targets` has one u32 per row, or for mixtures of classes
-/// [`MIXED`](tensor::ops::soft_cross_entropy::MIXED). The pass's label smoothing applies; of a pass of pairs
-/// of answers, it is their loss with its figures.
+/// Computes the mean cross-entropy over the pass's rows, times `scale`. `logits` is `[.., classes]`, whose
+/// columns may be in shards. `targets` has one u32 per row, or mixtures of classes as in
+/// [`MIXED`](tensor::ops::soft_cross_entropy::MIXED). Applies the pass's label smoothing. If the pass has
+/// answer pairs, computes their loss and figures instead.
 ///
 /// # Errors
-/// Shapes or types that do not agree; out of memory; a failed collective.
+/// Shapes or dtypes do not agree, memory is exhausted, or a collective failed.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
     sum_of_pieces(tape, logits, (targets, scale), |logits, (targets, scale)| {
         cross_entropy_of_scores(tape, logits, targets, Settings { scale, soft_cap: None, pieces: 1 })
     })
 }
 
-/// [`cross_entropy`] of one piece of sequences, or of whole ones. Scores in shards are capped here; the
-/// caller has capped others.
+/// [`cross_entropy`] of one piece of sequences, or of whole sequences. Applies the soft cap only to scores in
+/// shards; others must already be capped.
 pub fn cross_entropy_of_scores(
     tape: &Tape,
     scores: Var,
@@ -41,7 +41,7 @@ pub fn cross_entropy_of_scores(
 ) -> Result<Var> {
     let shards = match scores.placement(Axis::Tensor) {
         Placement::Shard(Dimension::Columns { shards }) => Some((shards, settings)),
-        // The loss of pairs needs the losses of all rows first, as one of shards does.
+        // The loss of answer pairs needs the losses of all rows first, like a loss in shards.
         _ if tape.pass().preference.is_some() => Some((1, Settings { soft_cap: None, ..settings })),
         _ => None,
     };
@@ -61,8 +61,8 @@ pub fn cross_entropy_of_scores(
     tape.record_one(&sources, loss, || rule)
 }
 
-/// The loss of whole scores and its gradient, which overwrites the scores if no other tensor shares their
-/// storage.
+/// Computes the loss of whole scores and its gradient, which overwrites the scores if no other tensor shares
+/// their storage.
 fn whole_loss(
     tape: &Tape,
     scores: Vec<Tensor>,
@@ -85,7 +85,7 @@ fn whole_loss(
     Ok((loss, CrossEntropyRule { scores, gradient: Gradient::InForward { loss_scale, is_scaled: !is_soft } }))
 }
 
-/// Loss of logits split into `shards` vocabulary shards, of which `scores` are the local ones.
+/// Computes the loss of logits split into `shards` vocabulary shards; `scores` are the local ones.
 fn loss_of_shards(
     tape: &Tape,
     scores: Vec<Tensor>,
@@ -106,11 +106,11 @@ fn loss_of_shards(
     Ok((loss, CrossEntropyRule { scores, gradient }))
 }
 
-/// Returns the sum of the losses that `loss` computes for each piece of sequences that `x` has, with the
-/// piece's targets and with its share of `scale`; for whole sequences, that of all targets.
+/// Calls `loss` for each piece of `x` with the piece's targets and its share of `scale`, and returns the sum
+/// of the losses. For whole sequences, calls it once with all targets.
 ///
 /// # Errors
-/// Errors of `loss`; a failed collective.
+/// `loss` or a collective failed.
 pub fn sum_of_pieces<E: From<AutogradError>>(
     tape: &Tape,
     x: Var,

@@ -16,21 +16,21 @@ pub(super) const OPERATOR: &str = "cross_entropy";
 /// Backward of [`cross_entropy`](super::cross_entropy()).
 #[derive(Debug)]
 pub struct CrossEntropyRule {
-    /// The scores of the shards that are here, or of all classes as one, which their gradients overwrite.
+    /// The scores, which their gradients overwrite: one tensor per local shard, or one with all classes.
     pub(super) scores: Vec<Tensor>,
     pub(super) gradient: Gradient,
 }
 
-/// The pass that computes the gradients of scores.
+/// When the gradients of the scores are computed.
 #[derive(Debug)]
 pub(super) enum Gradient {
-    /// Forward has computed those of whole scores together with the loss.
+    /// In forward, together with the loss of whole scores.
     InForward {
         loss_scale: Option<LossScale>,
-        /// Whether the gradient has the loss scale.
+        /// Whether the gradient already includes the loss scale.
         is_scaled: bool,
     },
-    /// Backward computes them from statistics of the rows over all shards.
+    /// In backward, from statistics of the rows over all shards.
     InBackward { shards: ClassShards, targets: Tensor, statistics: Statistics, settings: Settings },
 }
 
@@ -56,7 +56,7 @@ impl Rule for CrossEntropyRule {
         match &self.gradient {
             Gradient::InForward { loss_scale, is_scaled } => {
                 let factor = match loss_scale {
-                    // The gradient has the loss scale already, and so has the factor.
+                    // The gradient and the factor both include the loss scale.
                     Some(scale) if *is_scaled => scale.removed_from(factor)?,
                     _ => factor,
                 };

@@ -1,4 +1,4 @@
-//! Token embedding, without positions or with learned or fixed ones.
+//! Token embedding, with learned, fixed or no position embedding.
 
 mod operands;
 mod rule;
@@ -16,11 +16,10 @@ pub use operands::{Positions, TokenTable};
 pub use rule::EmbeddingRule;
 use rule::{OPERATOR, TableShards};
 
-/// Returns the token embedding plus, if there is one, the position embedding, whose rows are counted from the
-/// start of each token's document. `tokens` is `[batch, time]` of u32, with time at most the rows of the
-/// positions, or those of all local pieces of sequences, one after the other; the result is
-/// `[batch, time, width]`.
-/// The row of the token `padding` gets no gradient.
+/// Looks up token embeddings and adds position embeddings, if any. Positions restart with each token's
+/// document. `tokens` is `[batch, time]` u32 with at most as many times as there are positions; with sequence
+/// pieces, it concatenates all local pieces. The result is `[batch, time, width]`. The row of the token
+/// `padding` gets no gradient.
 pub fn embedding(
     tape: &Tape,
     tokens: &Tensor,
@@ -45,7 +44,7 @@ pub fn embedding(
     Ok(all.with_placement(Axis::Context, Placement::Shard(Dimension::Time)))
 }
 
-/// [`embedding`] of one piece of sequences, or of whole ones.
+/// [`embedding`] of one piece of sequences, or of whole sequences.
 fn one_piece(
     tape: &Tape,
     tokens: &Tensor,
@@ -70,7 +69,7 @@ fn one_piece(
     add(tape, rows, positions)
 }
 
-/// Looks up `tokens` in every shard of the table that is here, and adds up the rows of all shards.
+/// Looks up `tokens` in every local shard of the table, and sums the rows over all shards.
 fn lookup(
     tape: &Tape,
     tokens: &Tensor,
@@ -85,12 +84,12 @@ fn lookup(
     let rows = |shard: usize| -> tensor::Result<Tensor> {
         let table = shards.weights[shard].stored()?;
         let local = shards.local_tokens(tokens, shard)?;
-        // The first shard of all adds the positions: one addition, whichever shard has the token.
+        // The first of all shards adds the positions, in one addition, whichever shard has the token.
         let adds = shards.number(shard) == 0;
         match (&numbers, positions.filter(|_| shard == 0)) {
             (Some(numbers), Some(positions)) => {
                 let rows = ops::embedding::forward(&local, &table, None)?;
-                // Looked up everywhere, so that all allocate alike.
+                // Looked up on every rank, so that all allocate alike.
                 let positions = ops::embedding::forward(numbers, &positions.tensor()?, None)?;
                 if adds {
                     ops::add::into(&rows, &positions)?;

@@ -4,21 +4,21 @@ use tensor::Tensor;
 
 use crate::weight::Weight;
 
-/// A table of tokens, `[vocabulary, width]`.
+/// A table of token embeddings, `[vocabulary, width]`.
 #[derive(Clone, Copy, Debug)]
 pub enum TokenTable<'a> {
     /// The whole table.
     Whole(&'a Weight),
-    /// The shards of its rows that are here.
+    /// The local shards of its rows.
     Shards {
-        /// Equal runs of rows.
+        /// The shards: equal runs of rows.
         tables: &'a [Weight],
-        /// Whether the result is the rows that are here, of those that are sharded between layers.
+        /// Whether rows of activations are sharded between layers, so that the result is the local rows only.
         shards_rows: bool,
     },
 }
 
-/// A table of positions, `[context, width]`.
+/// A table of position embeddings, `[context, width]`.
 #[derive(Clone, Copy, Debug)]
 pub enum Positions<'a> {
     /// A parameter.

@@ -23,22 +23,22 @@ pub struct EmbeddingRule {
     pub(super) numbers: Option<Tensor>,
     pub(super) shards: TableShards,
     pub(super) positions: Option<Weight>,
-    /// Gradient of all rows, from the input half to the weight half.
+    /// Gradient of all rows, kept between the input and weight halves of backward.
     pub(super) gradient: Option<Tensor>,
 }
 
-/// The shards of a table that are here: equal runs of its rows, or the whole table as one.
+/// The local shards of a table: equal runs of its rows, or the whole table as one.
 #[derive(Debug)]
 pub(super) struct TableShards {
     pub(super) weights: Vec<Weight>,
     is_whole: bool,
     pub(super) ranks: TensorRanks,
-    /// The token whose row gets no gradient.
+    /// The token whose row gets no gradient, if any.
     padding: Option<u32>,
 }
 
 impl TableShards {
-    /// Returns the shards of `table` in a pass.
+    /// Returns the local shards of `table`.
     pub(super) fn new(tape: &Tape, table: TokenTable<'_>, padding: Option<u32>) -> Self {
         match table {
             TokenTable::Whole(weight) => {
@@ -54,7 +54,7 @@ impl TableShards {
         }
     }
 
-    /// Returns the number among all shards of a shard that is here.
+    /// Returns the index of a local shard among all shards.
     pub(super) fn number(&self, shard: usize) -> usize {
         self.ranks.first_shard(self.weights.len()) + shard
     }
@@ -63,7 +63,7 @@ impl TableShards {
         self.number(shard) * self.weights[shard].shape().rows()
     }
 
-    /// Returns the rows of `tokens` in a shard.
+    /// Converts `tokens` to row indices within a shard.
     pub(super) fn local_tokens(&self, tokens: &Tensor, shard: usize) -> tensor::Result<Tensor> {
         match self.is_whole {
             true => Ok(tokens.clone()),
@@ -74,7 +74,7 @@ impl TableShards {
         }
     }
 
-    /// Returns the row of the padding token in a shard, if it has that.
+    /// Returns the row of the padding token in a shard, if the shard contains it.
     fn local_padding(&self, shard: usize) -> Option<u32> {
         self.padding?.checked_sub(u32::try_from(self.first_token(shard)).ok()?)
     }
