@@ -6,12 +6,12 @@ use tensor::{Shape, Tensor};
 
 use crate::error::{NnError, Result};
 
-/// A named tensor of a model's state that is not a parameter: a running mean, a counter, a table of
-/// positions.
+/// A named tensor of a model's state that is not a parameter, for example a running mean, a counter, or a
+/// table of positions.
 ///
-/// It has no gradient, is not reduced over ranks, and is not part of `weights_sha256`. Checkpoints store it
-/// by name, from the first data-parallel rank of its stage; every rank restores it. A buffer that training
-/// does not change is equal on all ranks. A clone refers to the same tensor.
+/// A buffer has no gradient, is not reduced over ranks, and is not part of `weights_sha256`. The first
+/// data-parallel rank of its stage stores it in checkpoints by name; every rank restores it. A buffer that
+/// training does not change must be equal on all ranks. A clone refers to the same tensor.
 #[derive(Clone, Debug)]
 pub struct ModelBuffer {
     name: String,
@@ -19,10 +19,10 @@ pub struct ModelBuffer {
 }
 
 impl ModelBuffer {
-    /// Makes a buffer of `T`'s type with these initial values.
+    /// Creates a buffer of `T`'s dtype with these initial values.
     ///
     /// # Errors
-    /// Out of memory, or a count other than the shape's.
+    /// Memory is exhausted, or the number of values is not the shape's.
     pub fn new<T: Element>(
         device: &Device,
         name: &str,
@@ -37,24 +37,24 @@ impl ModelBuffer {
         Ok(ModelBuffer { name: name.to_owned(), tensor })
     }
 
-    /// Returns a buffer that is a part of an array which others share.
+    /// Creates a buffer that is a view of a shared array.
     pub(crate) fn part(name: String, tensor: Tensor) -> Self {
         ModelBuffer { name, tensor }
     }
 
-    /// The name in checkpoints, with the model's global layer numbers.
+    /// Name in checkpoints, with the model's global layer numbers.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The values, for reading.
+    /// The values; use [`ModelBuffer::to_update`] to write them.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
-    /// Returns the tensor to write new values into if `tape` belongs to a pass of a training step; `None` in
-    /// a rehearsal, a recomputation or an evaluation, which leave buffers unchanged. Values written must not
-    /// change a layer's output for the same micro-batch, because a recomputation reads them.
+    /// Returns the tensor for writing new values if `tape` belongs to a training step. Returns `None` in a
+    /// rehearsal, recomputation or evaluation, which must not change buffers. New values must not change a
+    /// layer's output for the same micro-batch, because a recomputation reads them.
     pub fn to_update(&self, tape: &Tape) -> Option<&Tensor> {
         tape.mode().updates_buffers().then_some(&self.tensor)
     }

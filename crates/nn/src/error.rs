@@ -3,13 +3,13 @@
 use autograd::AutogradError;
 use tensor::TensorError;
 
-/// Result type of models.
+/// Result of building or running a model.
 pub type Result<T> = std::result::Result<T, NnError>;
 
 /// Error of building or running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum NnError {
-    /// An operator failed; `module` is the path of the layer that called it.
+    /// An operator of the layer at path `module` failed.
     #[error("{module}: {source}")]
     Module {
         /// Path of the layer.
@@ -18,39 +18,39 @@ pub enum NnError {
         #[source]
         source: Box<NnError>,
     },
-    /// A recorded operator failed.
+    /// An operator on the tape failed.
     #[error(transparent)]
     Autograd(#[from] AutogradError),
-    /// A tensor could not be allocated.
+    /// A tensor operation failed, such as an allocation.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A parameter or buffer that does not exist, or whose name is used already.
+    /// A parameter or buffer does not exist, or its name is already used.
     #[error("{name}: {problem}")]
     Parameter {
-        /// The parameter's or buffer's name.
+        /// Name of the parameter or buffer.
         name: String,
-        /// The problem.
+        /// Description of the problem.
         problem: &'static str,
     },
-    /// Sizes of which no model can be built.
+    /// No model can have these sizes.
     #[error("{0}")]
     Sizes(String),
-    /// A parameter that cannot be divided so.
+    /// A parameter cannot be sharded in this way.
     #[error("{0}")]
     Sharding(String),
-    /// An input of the wrong kind for a stage: tokens in the middle of a pipeline, for example.
+    /// A stage got the wrong kind of input, for example tokens in the middle of a pipeline.
     #[error("this stage takes {expected}")]
     StageInput {
-        /// The expected input.
+        /// Description of the expected input.
         expected: &'static str,
     },
-    /// Scores or a loss were requested from a stage that is not the last.
+    /// Scores or a loss were requested from a stage other than the last.
     #[error("this stage has no output head: only the last one has")]
     NotLast,
 }
 
 impl NnError {
-    /// Returns whether no model has the configured sizes and settings.
+    /// Returns whether the configured sizes and settings are invalid for every model.
     pub fn is_refused(&self) -> bool {
         match self {
             NnError::Sizes(_) => true,
@@ -59,7 +59,7 @@ impl NnError {
         }
     }
 
-    /// Adds the name of the enclosing layer.
+    /// Prepends the name of the enclosing layer to the error's path.
     #[must_use]
     pub fn inside(self, name: &str) -> Self {
         match self {

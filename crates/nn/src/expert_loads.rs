@@ -1,7 +1,7 @@
-//! The loads of experts of a model or stage: the numbers of rows that each expert has in a step.
+//! Loads of experts: the number of rows that each expert processes in a step.
 //!
-//! Training passes count the rows of their micro-batches, ranks gather the counts of all, and
-//! [`ExpertLoads::finish`] adds them. Counts are integers, so that sums are equal on every grid.
+//! Training passes count the rows of their micro-batches, ranks gather all counts, and
+//! [`ExpertLoads::finish`] adds them. Counts are integers, so sums are equal on every grid.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use tensor::ops::routing;
 use crate::buffers::ModelBuffer;
 use crate::error::Result;
 
-/// The loads of all layers with experts.
+/// The loads of all layers with experts of a model or stage.
 #[derive(Debug, Default)]
 pub struct ExpertLoads {
     layers: RefCell<Vec<Layer>>,
@@ -23,25 +23,25 @@ pub struct ExpertLoads {
 
 #[derive(Debug)]
 struct Layer {
-    /// Number of the layer in the model.
+    /// Index of the layer in the model.
     index: usize,
     experts: usize,
-    /// Index of its first expert among those of all layers.
+    /// Index of its first expert among the experts of all layers.
     first: usize,
     correction: Option<ModelBuffer>,
 }
 
 #[derive(Debug)]
 struct Counts {
-    /// The counts of this step by rank, `[ranks, experts of all layers]` u32.
+    /// Counts of this step by rank, `[ranks, experts of all layers]` u32.
     by_rank: Tensor,
-    /// Their sums, `[experts of all layers]` u32.
+    /// Sums over ranks, `[experts of all layers]` u32.
     sums: Tensor,
-    /// Row of this rank.
+    /// Row index of this rank.
     own: usize,
 }
 
-/// The loads of one layer.
+/// The loads of one layer's experts.
 #[derive(Clone, Debug)]
 pub struct LayerLoads {
     all: Rc<ExpertLoads>,
@@ -50,7 +50,7 @@ pub struct LayerLoads {
 }
 
 impl ExpertLoads {
-    /// Adds layer `index` of the model, whose scores `correction` changes.
+    /// Registers the experts of layer `index`; `correction` is the buffer added to their scores, if any.
     pub(crate) fn add(
         self: &Rc<Self>,
         index: usize,
@@ -68,12 +68,12 @@ impl ExpertLoads {
         self.layers.borrow().is_empty()
     }
 
-    /// Number of experts of all layers.
+    /// Number of experts over all layers.
     fn width(&self) -> usize {
         self.layers.borrow().last().map_or(0, |layer| layer.first + layer.experts)
     }
 
-    /// Allocates the counts of `ranks` ranks, of which this one is number `own`; without them, training
+    /// Allocates the counts of `ranks` ranks, where `own` is this rank's index. Without this call, training
     /// passes count nothing. Does nothing if no layer has experts.
     pub fn keep(&self, device: &Device, ranks: usize, own: usize) -> Result<()> {
         if self.is_empty() {
@@ -87,19 +87,19 @@ impl ExpertLoads {
         Ok(())
     }
 
-    /// Sets the counts of this rank to 0, for a new step.
+    /// Zeroes this rank's counts for a new step.
     pub fn begin(&self) -> Result<()> {
         self.counts.borrow().as_ref().map_or(Ok(()), |counts| Ok(counts.own_row()?.zero()?))
     }
 
-    /// The counts of all ranks, `[ranks, experts of all layers]` u32, of which this rank has its row; `None`
-    /// if none are kept.
+    /// The counts of all ranks, `[ranks, experts of all layers]` u32, to be gathered; this rank has filled
+    /// its own row. `None` if nothing is counted.
     #[must_use]
     pub fn counts(&self) -> Option<Tensor> {
         self.counts.borrow().as_ref().map(|counts| counts.by_rank.clone())
     }
 
-    /// Adds the counts of all ranks, and moves the corrections of scores by `rate` towards equal loads.
+    /// Sums the counts over ranks, and moves the corrections of the scores by `rate` towards equal loads.
     pub fn finish(&self, rate: f32) -> Result<()> {
         let counts = self.counts.borrow();
         let Some(Counts { by_rank, sums, .. }) = counts.as_ref() else { return Ok(()) };
@@ -115,14 +115,13 @@ impl ExpertLoads {
         Ok(())
     }
 
-    /// The loads of the last step, `[experts of all layers]` u32; `None` if none are kept.
+    /// The loads of the last step, `[experts of all layers]` u32; `None` if nothing is counted.
     #[must_use]
     pub fn sums(&self) -> Option<Tensor> {
         self.counts.borrow().as_ref().map(|counts| counts.sums.clone())
     }
 
-    /// The layers with experts, each by its number in the model and its number of experts, in the order of
-    /// their loads.
+    /// The layers with experts as (layer index, number of experts), in the order of their loads.
     #[must_use]
     pub fn layers(&self) -> Vec<(usize, usize)> {
         self.layers.borrow().iter().map(|layer| (layer.index, layer.experts)).collect()
@@ -137,10 +136,10 @@ impl Counts {
 }
 
 impl LayerLoads {
-    /// Returns the counts to add to, `[experts]` u32, if `tape` belongs to a pass of a training step.
+    /// Returns the counts to increase, `[experts]` u32, if `tape` belongs to a training step.
     ///
     /// # Errors
-    /// The tensor's.
+    /// Errors of the tensor view.
     pub(crate) fn counts(&self, tape: &Tape) -> Result<Option<Tensor>> {
         let counts = self.all.counts.borrow();
         let is_counted = tape.mode().updates_buffers() && !tape.pass().is_padding;

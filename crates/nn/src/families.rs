@@ -5,7 +5,7 @@ use std::sync::{LazyLock, OnceLock};
 use crate::family::Family;
 use crate::models::{GPT, LLAMA, MLP};
 
-/// The families of this program, set when they are first read.
+/// The program's families; fixed once they are first read.
 static REGISTERED: OnceLock<Families> = OnceLock::new();
 
 /// The model families of a program.
@@ -18,7 +18,7 @@ pub struct Families {
 }
 
 impl Families {
-    /// Returns a registry of `list`, whose first family is the default of `model.kind`.
+    /// Creates a registry of `list`, whose first family is the default of `model.kind`.
     #[must_use]
     pub fn new(list: Vec<Family>) -> Self {
         let names: Vec<_> = list.iter().map(Family::name).collect();
@@ -34,16 +34,16 @@ impl Families {
         &STANDARD
     }
 
-    /// The families of this program: those of this crate, and those that it registered.
+    /// The families of this program: this crate's, followed by those passed to [`Families::register`].
     #[must_use]
     pub fn registered() -> &'static Self {
         REGISTERED.get_or_init(|| Families::new(Self::standard().list.clone()))
     }
 
-    /// Adds families to this program's, before it reads its first configuration.
+    /// Adds families to the program's registry. Must be called before the first configuration is read.
     ///
     /// # Errors
-    /// A name that another family has; families that have been read already.
+    /// A family of this name exists, or families were read already.
     pub fn register(own: impl IntoIterator<Item = Family>) -> std::result::Result<(), String> {
         let mut all = Self::standard().list.clone();
         for family in own {
@@ -75,13 +75,13 @@ impl Families {
         &self.of_tokens
     }
 
-    /// The name of the default family, as TOML.
+    /// Name of the default family as a TOML string.
     #[must_use]
     pub fn default_literal(&self) -> &str {
         &self.default
     }
 
-    /// Returns the family of a name.
+    /// Returns the family with this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Family> {
         self.list.iter().find(|family| family.name() == name)

@@ -1,4 +1,4 @@
-//! Model families: one record holds everything about a kind of model.
+//! Model families: one record describes a kind of model completely.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::parameters::Parameters;
 use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
 
-/// The largest size of a tensor's dimension that a key accepts.
+/// Maximum size of a tensor dimension that a key accepts.
 pub const MOST_EXTENT: u64 = 1 << 24;
-/// The largest number of layers.
+/// Maximum number of layers.
 pub const MOST_LAYERS: u64 = 10_000;
 
-/// A function that reads the sizes of a model, with its default vocabulary and the least one.
+/// Reads the sizes of a model; the array holds the default and the minimum vocabulary size.
 type Read = fn(&RawValues, [usize; 2]) -> keys::Result<Arc<dyn ModelSpec>>;
 
-/// A model family: its name in the configuration, its keys, and how they are read.
+/// A model family: its name in the configuration, its keys, and a function that reads them.
 ///
-/// A new family is a file of its own in `models/` and its name in [`crate::Families::standard`], or a record
-/// of another crate that the program registers ([`crate::Families::register`]).
+/// A new family is a file in `models/` and an entry in [`crate::Families::standard`], or a record of another
+/// crate that the program registers ([`crate::Families::register`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     name: &'static str,
@@ -38,53 +38,53 @@ pub struct Family {
 }
 
 impl Family {
-    /// Returns the family that `model.kind = "name"` chooses, with the sizes `S`. Its models take numbers or
-    /// images.
+    /// Creates the family selected by `model.kind = "name"`, with sizes of type `S`. Its models take numbers
+    /// or images.
     #[must_use]
     pub const fn new<S: Section + ModelSpec + 'static>(name: &'static str) -> Self {
         Self { name, keys: S::keys, read: read::<S>, takes_tokens: false, hugging_face: None }
     }
 
-    /// Returns the same family, whose models take tokens.
+    /// Marks the family's models as taking tokens.
     #[must_use]
     pub const fn of_tokens(self) -> Self {
         Self { takes_tokens: true, ..self }
     }
 
-    /// Returns the same family, into whose keys `config` translates Hugging Face's `config.json`.
+    /// Sets the translation from Hugging Face's `config.json` to the family's keys.
     #[must_use]
     pub const fn with_hugging_face(self, config: HuggingFaceConfig) -> Self {
         Self { hugging_face: Some(config), ..self }
     }
 
-    /// The value of `model.kind` that chooses the family.
+    /// The value of `model.kind` that selects the family.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The keys of `[model]` that belong to the family.
+    /// The family's keys in `[model]`.
     #[must_use]
     pub fn keys(&self) -> Vec<&'static Key> {
         (self.keys)()
     }
 
-    /// Returns whether its models take tokens.
+    /// Returns whether the family's models take tokens.
     #[must_use]
     pub const fn takes_tokens(&self) -> bool {
         self.takes_tokens
     }
 
-    /// Reads the keys. `tokens` is the default vocabulary size: that of the configured tokenizer, rounded up;
-    /// 0 if there is none. It replaces a configured size below `needed`.
+    /// Reads the values of the keys. `tokens` is the default vocabulary size (the configured tokenizer's,
+    /// rounded up), or 0 without a tokenizer. It also replaces a configured size below `needed`.
     ///
     /// # Errors
-    /// A value that its key does not accept.
+    /// A key does not accept its value.
     pub fn read(&self, raw: &RawValues, tokens: usize, needed: usize) -> keys::Result<Arc<dyn ModelSpec>> {
         (self.read)(raw, [tokens, needed])
     }
 
-    /// The translation of Hugging Face's `config.json` into the family's keys; `None` if Hugging Face has no
+    /// The translation from Hugging Face's `config.json` to the family's keys; `None` if Hugging Face has no
     /// such family.
     #[must_use]
     pub const fn hugging_face(&self) -> Option<HuggingFaceConfig> {
@@ -99,9 +99,9 @@ fn read<S: Section + ModelSpec + 'static>(
     Ok(Arc::new(S::read(raw)?.with_default_vocabulary(tokens).with_vocabulary_for(needed, tokens)))
 }
 
-/// A model of one family with its sizes, which are the values of the family's keys.
+/// Sizes and options of a model of one family: the values of the family's keys.
 pub trait ModelSpec: KeyValues + Debug + Send + Sync {
-    /// Returns the model with `tokens` as its vocabulary size, if that is left to the tokenizer.
+    /// Sets the vocabulary size to `tokens` if the configuration leaves it to the tokenizer.
     #[must_use]
     fn with_default_vocabulary(self, _tokens: usize) -> Self
     where
@@ -110,7 +110,7 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         self
     }
 
-    /// Returns the model with a vocabulary of `tokens` if its own is below `needed`.
+    /// Sets the vocabulary size to `tokens` if it is below `needed`.
     #[must_use]
     fn with_vocabulary_for(self, _needed: usize, _tokens: usize) -> Self
     where
@@ -119,120 +119,120 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         self
     }
 
-    /// The number of layers, which are divided over pipeline stages.
+    /// Number of layers, which are divided over pipeline stages.
     fn layers(&self) -> usize;
 
-    /// The path of the key that determines the number of layers.
+    /// Path of the key that determines the number of layers.
     fn layers_key(&self) -> &'static str;
 
-    /// The training examples of the model.
+    /// Kind and sizes of the training examples.
     fn examples(&self) -> Examples;
 
-    /// Returns whether the model has convolutions, for which GPUs need cuDNN.
+    /// Returns whether the model has convolutions; these need cuDNN on GPUs.
     fn convolves(&self) -> bool {
         false
     }
 
-    /// The experts of its layers, if they have some.
+    /// The experts of the model's layers, if any.
     fn experts(&self) -> Option<Experts> {
         None
     }
 
-    /// The placements of the parameters on ranks that share layers; by default none can be divided, nor
-    /// sequences.
+    /// The sharding of parameters over tensor ranks; by default parameters and sequences cannot be divided.
     fn placements(&self) -> PlacementTable {
         PlacementTable::new()
     }
 
-    /// The dimensions that shards divide, each with the path of its key, so that a refusal names it.
+    /// The sizes that shards divide, each with the path of its key, for error messages.
     fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
         Vec::new()
     }
 
-    /// Checks the sizes against each other and against `conditions`.
+    /// Checks the sizes for consistency, also with `conditions`.
     ///
     /// # Errors
-    /// The first values that contradict each other, named by their keys.
+    /// The first inconsistent values, with their keys.
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()>;
 
-    /// Builds the layers of `stage` in `parameters`, an empty list with their device, type and initial
-    /// values.
+    /// Builds the layers of `stage`. `parameters` is an empty list with device, dtype and initial values.
     ///
     /// # Errors
-    /// A stage that the model does not have; out of memory.
+    /// The model has no such stage, or memory is exhausted.
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>>;
 
-    /// The heads of every layer's attention, if tokens see each other there alone, so that text is generated
-    /// with a cache of keys and values; `None` for a model that is run on all tokens again for each one.
+    /// The attention heads of every layer, if tokens interact only in attention; text is then generated with
+    /// a cache of keys and values. `None` if generation must run the model on all tokens again for each new
+    /// one.
     fn cached_heads(&self) -> Option<Heads> {
         None
     }
 
-    /// The heads as a cache has them: by default keys and values of [`ModelSpec::cached_heads`].
+    /// The heads as stored in the cache: by default the keys and values of [`ModelSpec::cached_heads`].
     fn cache(&self) -> Option<CachedHeads> {
         self.cached_heads().map(CachedHeads::from)
     }
 
-    /// The model in Hugging Face's format; `None` if they have no such model.
+    /// The model in Hugging Face's format; `None` if Hugging Face has no such model.
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
         None
     }
 
-    /// A short description of family and sizes.
+    /// A short description of the family and sizes.
     fn summary(&self) -> String;
 
-    /// The keys that `plan --largest` can search for the largest value that fits.
+    /// Keys whose largest fitting value `plan --largest` can search.
     fn searchable(&self) -> Vec<Searchable> {
         Vec::new()
     }
 
-    /// The settings, each as `section.key=value`, with which the same weights accept sequences of `context`
+    /// Returns settings (`section.key=value`) with which the same weights accept sequences of `context`
     /// tokens.
     fn with_context(&self, context: usize) -> Vec<String> {
         vec![format!("model.context={context}")]
     }
 
-    /// The types in which operators take their operands under autocast: by default the operators of
-    /// `autograd`. A family with operators of its own adds rows.
+    /// The autocast table of the model's operators; by default this crate's operators only. A family with
+    /// operators of its own adds rows.
     fn autocast(&self) -> PrecisionTable {
         PrecisionTable::default()
     }
 
-    /// A sentence about sizes that are slow in `compute`, with faster ones.
+    /// Returns a sentence about sizes that are slow in dtype `compute`, and faster sizes; `None` if there are
+    /// none.
     fn advice(&self, _compute: DType) -> Option<String> {
         None
     }
 }
 
-/// The experts of a model's layers, which a router chooses from.
+/// The experts of a model's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
-    /// The path of the key with their number.
+    /// Path of the key with the number of experts.
     pub key: &'static str,
-    /// Whether corrections, which a run may move, are added to their scores.
+    /// Whether adjustable corrections are added to the experts' scores.
     pub is_corrected: bool,
 }
 
-/// The training examples of a model: their kind and sizes.
+/// Kind and sizes of a model's training examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Examples {
     /// Sequences of `context` tokens below `vocabulary`; each target is the token after its input.
     Tokens {
-        /// Distinct tokens.
+        /// Number of distinct tokens.
         vocabulary: usize,
-        /// Tokens per sequence.
+        /// Number of tokens per sequence.
         context: usize,
     },
     /// Samples of `inputs` numbers; each target is `outputs` numbers.
     Numbers {
-        /// Numbers in an input.
+        /// Number of inputs per sample.
         inputs: usize,
-        /// Numbers in a target.
+        /// Number of targets per sample.
         outputs: usize,
     },
-    /// Square images, \[images, size, size, channels\] in the type of compute; each target is a class.
+    /// Square images, \[images, size, size, channels\] in the compute dtype; each target is a class.
     Images {
-        /// Values of a pixel.
+        /// Number of values per pixel.
         channels: usize,
         /// Height and width in pixels.
         size: usize,
@@ -242,7 +242,7 @@ pub enum Examples {
 }
 
 impl Examples {
-    /// The unit of speeds, as a title: tokens, samples or images.
+    /// Returns the plural of the counted unit, capitalised: Tokens, Samples or Images.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self {
@@ -252,7 +252,7 @@ impl Examples {
         }
     }
 
-    /// Unit of speeds, as after a number: tokens/s, samples/s or images/s.
+    /// Returns the unit of speed: tokens/s, samples/s or images/s.
     #[must_use]
     pub fn rate(&self) -> &'static str {
         match self {
@@ -262,7 +262,7 @@ impl Examples {
         }
     }
 
-    /// Unit of losses, with a space before it: nats for tokens and classes; none for other numbers.
+    /// Returns the unit of losses with a leading space: nats for tokens and classes, otherwise empty.
     #[must_use]
     pub fn loss_unit(&self) -> &'static str {
         match self {
@@ -271,7 +271,7 @@ impl Examples {
         }
     }
 
-    /// Units in one example: the tokens of a sequence; 1 for a sample or an image.
+    /// Returns the number of counted units per example: a sequence's tokens, or 1 for a sample or image.
     #[must_use]
     pub fn units(&self) -> usize {
         match self {
@@ -281,24 +281,24 @@ impl Examples {
     }
 }
 
-/// The settings outside `[model]` against which a model is checked.
+/// Settings outside `[model]` that a model's check needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
-    /// `precision.compute`.
+    /// Value of `precision.compute`.
     pub compute: DType,
-    /// `train.micro_batch_size`.
+    /// Value of `train.micro_batch_size`.
     pub micro_batch_size: usize,
 }
 
-/// A key that can be searched for the largest value that fits.
+/// A key whose largest fitting value can be searched.
 #[derive(Clone, Debug)]
 pub struct Searchable {
-    /// The path of the key.
+    /// Path of the key.
     pub key: &'static str,
-    /// The key's configured value.
+    /// Configured value of the key.
     pub value: usize,
-    /// Searched values are multiples of this.
+    /// Granularity of the search: values are multiples of it.
     pub step: usize,
-    /// Other keys that depend on a value and the step, each as `section.key=value`.
+    /// Returns settings (`section.key=value`) that depend on the searched value.
     pub follows: fn(value: usize, step: usize) -> Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The linear layers whose matmuls have operands in FP8.
+//! Linear layers whose matmuls have FP8 operands.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::error::{NnError, Result};
 /// The role of a linear layer in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearRole {
-    /// Between others.
+    /// A layer inside the model.
     Inner,
-    /// The layer that gives the model's result.
+    /// The layer that computes the model's output.
     Head,
 }
 
-/// The choice of linear layers that multiply in FP8, and how their operands share factors.
+/// Selects the linear layers that multiply in FP8, and how their operands are scaled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fp8Layers {
     recipe: Fp8Recipe,
     gradients: DType,
-    /// Globs of names; without one, all layers but a model's first one and its head.
+    /// Globs of layer names; if empty, all layers except the model's first and its head.
     layers: Vec<Pattern>,
 }
 
 impl Fp8Layers {
-    /// Chooses the layers whose names match one of the globs `layers`, or without one all but the first layer
-    /// of a model and its head. Their gradients are cast to `gradients`, E4M3 or E5M2.
+    /// Selects the layers that match one of the globs `layers`; without globs, all except the model's first
+    /// layer and its head. Gradients are cast to `gradients`, E4M3 or E5M2.
     ///
     /// # Errors
-    /// An invalid glob, in a sentence.
+    /// A description of an invalid glob.
     pub fn new(recipe: Fp8Recipe, gradients: DType, layers: &[String]) -> std::result::Result<Self, String> {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))
@@ -45,19 +45,19 @@ impl Fp8Layers {
         })
     }
 
-    /// Sharing of factors.
+    /// Granularity of the scales.
     #[must_use]
     pub fn recipe(&self) -> Fp8Recipe {
         self.recipe
     }
 
-    /// Format of gradients.
+    /// FP8 format of gradients.
     #[must_use]
     pub fn gradients(&self) -> DType {
         self.gradients
     }
 
-    /// Returns whether the layer `name` is chosen; `is_first` says whether it is the model's first one.
+    /// Returns whether the layer `name` is selected. `is_first`: it is the model's first linear layer.
     #[must_use]
     pub fn selects(&self, name: &str, role: LinearRole, is_first: bool) -> bool {
         match self.layers.is_empty() {
@@ -66,11 +66,11 @@ impl Fp8Layers {
         }
     }
 
-    /// Checks that every glob matches one of `names`, those of all linear layers, and that without globs a
-    /// layer may be chosen.
+    /// Checks that every glob matches one of `names`, the names of all linear layers. Without globs, checks
+    /// that the model has an eligible layer.
     ///
     /// # Errors
-    /// A sentence.
+    /// A description of the problem.
     pub fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> std::result::Result<(), String> {
         if self.layers.is_empty() && names.clone().count() < 2 {
             return Err(
@@ -86,7 +86,7 @@ impl Fp8Layers {
     }
 }
 
-/// The FP8 copies of the weights of a stage's linear layers.
+/// FP8 copies of the weights of a stage's linear layers.
 #[derive(Debug, Default)]
 pub struct Fp8Weights {
     chosen: Option<Arc<Fp8Layers>>,
@@ -96,18 +96,18 @@ pub struct Fp8Weights {
 }
 
 impl Fp8Weights {
-    /// Returns an empty list for the layers that `chosen` chooses, of none without it; `in_first_stage` says
-    /// whether the stage is the model's first.
+    /// Creates an empty list for the layers selected by `chosen`; without it, no layer multiplies in FP8.
+    /// `in_first_stage`: the stage is the model's first.
     #[must_use]
     pub fn new(chosen: Option<Arc<Fp8Layers>>, in_first_stage: bool) -> Self {
         Fp8Weights { chosen, in_first_stage, ..Self::default() }
     }
 
-    /// Makes the copies of the weight of the next linear layer, `layer`, or of the next shard of it; `None`
-    /// for a layer that multiplies in the compute type.
+    /// Creates the FP8 copies for the next linear layer, `layer`, or for its next shard. Returns `None` if
+    /// the layer multiplies in the compute dtype.
     ///
     /// # Errors
-    /// Out of memory, sizes that FP8 does not have.
+    /// Memory is exhausted, or FP8 does not support the sizes.
     pub(crate) fn create(
         &mut self,
         (layer, is_sharded): (&str, bool),
@@ -117,10 +117,10 @@ impl Fp8Weights {
         self.create_with((layer, is_sharded), weight, weight.shape().rows(), role)
     }
 
-    /// [`Fp8Weights::create`] for the weights of experts, of `outputs` outputs each.
+    /// Does the same as [`Fp8Weights::create`] for experts' weights with `outputs` outputs per expert.
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Fp8Weights::create`].
     pub(crate) fn create_for_experts(
         &mut self,
         layer: (&str, bool),
@@ -160,7 +160,8 @@ impl Fp8Weights {
         Ok(Some(copies))
     }
 
-    /// Settings of a norm with this epsilon, which measures its results where FP8 matmuls read them.
+    /// Returns the settings of a norm with this epsilon, which measures the largest magnitudes of its results
+    /// if FP8 matmuls read them.
     #[must_use]
     pub fn norm_settings(&self, epsilon: f32) -> NormSettings {
         let measures = self.chosen.as_ref().is_some_and(|fp8| fp8.recipe() == Fp8Recipe::Tensorwise);
@@ -172,13 +173,13 @@ impl Fp8Weights {
         self.copies.iter().for_each(Fp8Weight::outdate);
     }
 
-    /// The copies of a weight, if its layer multiplies in FP8.
+    /// The FP8 copies of a weight, if its layer multiplies in FP8.
     #[must_use]
     pub fn copies_of(&self, weight: &WeightHandle) -> Option<&Fp8Weight> {
         self.copies.iter().find(|copies| copies.weight().is(weight))
     }
 
-    /// Names of all linear layers in the order of creation; one that uses another's weight is left out.
+    /// Names of all linear layers in order of creation, except layers that use another layer's weight.
     #[must_use]
     pub fn linear_layers(&self) -> &[String] {
         &self.layers

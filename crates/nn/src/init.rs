@@ -1,4 +1,4 @@
-//! Initial values: a function of (seed, parameter's name, element), the same on any grid of ranks.
+//! Initial values: functions of seed, parameter name and element index, the same on any grid of ranks.
 
 use std::ops::Range;
 
@@ -10,19 +10,19 @@ use tensor::{Result, Tensor};
 pub enum Init {
     /// The same value for every element.
     Constant(f32),
-    /// Normal with mean 0 and this standard deviation.
+    /// Normal distribution with mean 0 and this standard deviation.
     Normal(f32),
-    /// Uniform in ± this bound.
+    /// Uniform distribution between ± this bound.
     Uniform(f32),
 }
 
 impl Init {
-    /// PyTorch's default for a linear layer and its bias: uniform in ± 1/√inputs.
+    /// Returns PyTorch's default for a linear layer and its bias: uniform between ± 1/√inputs.
     pub fn uniform_fan_in(inputs: usize) -> Self {
         Init::Uniform(1.0 / (inputs as f32).sqrt())
     }
 
-    /// Fills `tensor`, which holds these elements of a parameter, one range after the other.
+    /// Fills `tensor`, which holds the ranges `elements` of a parameter, one after another.
     pub(crate) fn fill(
         self,
         tensor: &Tensor,

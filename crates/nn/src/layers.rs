@@ -1,4 +1,4 @@
-//! Layers: parameters, and the operators that use them.
+//! Layers: structs that hold parameters and run operators on them.
 
 mod adapter;
 mod attention;
@@ -54,7 +54,7 @@ use autograd::Tape;
 
 use crate::error::Result;
 
-/// Runs `body` with allocations labelled `name` and errors naming it.
+/// Runs `body` within module `name`: allocations are labelled with the name, and errors contain it.
 ///
 /// # Errors
 /// Errors of `body`.

@@ -1,8 +1,8 @@
 //! Layers and models: their parameters, and their division into pipeline stages. Training is in other crates.
 //!
 //! The one idea: **building a layer registers its parameters, and each *use* of one, in a [`Parameters`]
-//! list**, in a fixed order that everything downstream follows (gradient buckets, the norm, the optimizer,
-//! checkpoints). Running a layer is a plain function from variables to a variable on a tape.
+//! list**. Everything downstream follows the list's fixed order: gradient buckets, the norm, the optimizer,
+//! checkpoints. Running a layer is a plain function from variables to a variable on a tape.
 //!
 //! Layers in a [`layers::Stack`] may discard their activations and recompute them in backward
 //! ([`Recompute`]).

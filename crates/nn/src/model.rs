@@ -1,4 +1,4 @@
-//! Models as the trainer uses them.
+//! The interface between models and the trainer.
 
 use std::ops::Range;
 
@@ -11,17 +11,17 @@ use crate::error::Result;
 use crate::layers::within;
 use crate::parameters::Parameters;
 
-/// The layers of one pipeline stage, by the model's global numbers.
+/// The layers of one pipeline stage, by their indices in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// Layers of the stage.
+    /// Indices of the stage's layers.
     pub layers: Range<usize>,
-    /// Layers of the whole model.
+    /// Number of layers of the whole model.
     pub of: usize,
 }
 
 impl Stage {
-    /// Returns the stage that holds the whole model.
+    /// Returns the single stage of a model without pipeline.
     pub fn whole(layers: usize) -> Self {
         Stage { layers: 0..layers, of: layers }
     }
@@ -42,7 +42,7 @@ impl Stage {
 pub enum Input {
     /// A micro-batch, the input of the first stage.
     Batch(Tensor),
-    /// The output of the stage before, the input of all others.
+    /// The previous stage's output, the input of all other stages.
     Hidden(Var),
 }
 
@@ -51,16 +51,16 @@ pub trait Model {
     /// The parameters and their uses.
     fn parameters(&self) -> &Parameters;
 
-    /// The buffers: by default those registered with the parameters.
+    /// The buffers; by default those registered with the parameters.
     fn buffers(&self) -> &[ModelBuffer] {
         self.parameters().buffers()
     }
 
-    /// Computes a stage's output, the prediction if it is the last, from its input.
+    /// Computes a stage's output from its input; the last stage's output is the prediction.
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var>;
 
-    /// [`Model::forward`] of what crosses between stages: one block of all rows that are here, also where
-    /// sequences are computed in pieces.
+    /// Does the same as [`Model::forward`] for values sent between stages, which are one block of all local
+    /// rows even if sequences are computed in pieces.
     fn forward_stage(&self, tape: &Tape, input: Input) -> Result<Var> {
         let input = match input {
             Input::Hidden(hidden) => Input::Hidden(pieces(tape, hidden)?),
@@ -71,22 +71,23 @@ pub trait Model {
 
     /// [`Model::loss`] of the result of [`Model::forward_stage`].
     fn loss_of_stage(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        // A module of its own, so that a comparison of runs tells it from the pieces of a stage's input.
+        // A separate module name distinguishes this from the pieces of a stage's input when runs are
+        // compared.
         let prediction = within(tape, "loss", || pieces(tape, prediction))?;
         self.loss(tape, prediction, targets, scale)
     }
 
-    /// Returns the scores of all classes from the prediction. The prediction is the scores itself unless the
-    /// loss computes them in pieces; then it is the head's input.
+    /// Returns the scores of all classes from the prediction. The prediction already is the scores, unless
+    /// the loss computes them in pieces; then it is the head's input.
     fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
         Ok(prediction.redistribute(tape, Axis::Tensor, Placement::Replicate)?)
     }
 
-    /// `scale` times the mean loss of a prediction.
+    /// Computes `scale` times the mean loss of a prediction.
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var>;
 }
 
-/// The pieces of `rows`, if sequences are computed in pieces.
+/// Splits `rows` into sequence pieces, if sequences are computed in pieces.
 fn pieces(tape: &Tape, rows: Var) -> Result<Var> {
     Ok(rows.redistribute(tape, Axis::Context, Placement::Shard(Dimension::Time))?)
 }

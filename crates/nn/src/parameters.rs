@@ -1,4 +1,4 @@
-//! The parameters of a model, or of one stage of it, in the order in which its layers were built.
+//! The parameters of a model or stage, in the order of building its layers.
 
 mod codes;
 mod shards;
@@ -35,75 +35,76 @@ pub struct ParameterId(pub usize);
 /// One named parameter.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// The unique name, with the model's global layer numbers.
+    /// Unique name, with the model's global layer numbers.
     pub name: String,
-    /// Values of this rank's part, in the compute dtype, or its record of codes.
+    /// Values of this rank's part in the compute dtype, or its record of codes.
     pub weight: WeightHandle,
-    /// The codes of a parameter that has a record of them instead of values.
+    /// Description of the codes, if the parameter stores codes instead of values.
     pub codes: Option<MatrixCodes>,
-    /// The parts that the ranks of the grid hold.
+    /// How the parameter is divided over the grid.
     pub sharding: Sharding,
-    /// Number of the shard among those that are here, if layers are in shards.
+    /// Index among the local shards, if layers are sharded.
     pub shard: usize,
-    /// Whether weight decay applies: to matrices, but not to biases and norms.
+    /// Whether weight decay applies: true for matrices, false for biases and norms.
     pub decay: bool,
     /// Initial values.
     pub init: Init,
-    /// Whether another stage of the model also has the parameter, with its own uses.
+    /// Whether another stage also holds the parameter and uses it.
     pub shared: bool,
-    /// Whether the parameter is trained. A frozen one has no gradient, no master and no optimizer state.
+    /// Whether the parameter is trained. A frozen one has no gradient, master weights or optimizer state.
     pub trained: bool,
-    /// Number of operators in a pass that use the parameter.
+    /// Number of operators that use the parameter in a pass.
     pub users: usize,
-    /// The unit of weights with which ranks gather this one, if they hold parts of it between uses.
+    /// Index of the unit with which the parameter is gathered if weights are sharded.
     pub unit: usize,
 }
 
 /// One use of a parameter by one operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The use's number in gradient sinks.
+    /// Identifier of the use in gradient sinks.
     pub id: UseId,
     /// The parameter.
     pub parameter: ParameterId,
-    /// Number of the branch that the use belongs to, and its turn there.
+    /// Index of the use's branch, and position within it.
     turn: (usize, Turn),
 }
 
-/// Position of a gradient in the order in which backward completes those of a branch, last ones first.
+/// Position of a gradient within its branch, in the reverse of the order in which backward completes
+/// gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
-    /// A parameter of all shards, before theirs.
+    /// A parameter of all shards, created before the shards' parameters.
     Before,
-    /// A parameter of a shard, by its number among those here.
+    /// A parameter of the local shard with this index.
     Shard(usize),
-    /// A parameter of all shards, after theirs.
+    /// A parameter of all shards, created after the shards' parameters.
     After,
 }
 
-/// All parameters and their uses.
+/// All parameters of a model or stage, and their uses.
 #[derive(Debug)]
 pub struct Parameters {
     device: Device,
-    /// The grid, with the coordinates whose parts are created; `None` for a model that is not divided.
+    /// The grid, with the coordinates whose parts are created; `None` if the model is not divided.
     grid: Option<RankGrid>,
     seed: u64,
     dtype: DType,
     tuning: Arc<Tuning>,
-    /// Whether parameters are made without values.
+    /// Whether parameters are created without values.
     released: bool,
     shards: Shards,
     placements: PlacementTable,
-    /// The shard of the parameters made next; `None` for those of all shards.
+    /// Local shard that new parameters belong to; `None` for parameters of all shards.
     shard: Option<usize>,
-    /// Number of the branch of the uses made next.
+    /// Index of the branch that new uses belong to.
     branch: usize,
-    /// Whether a branch is being made, and its turn: that of a parameter of all shards.
+    /// While a branch is being built, the position of a new parameter of all shards.
     turn: Option<Turn>,
-    /// The unit of the parameters made next.
+    /// Index of the unit that new parameters belong to.
     unit: usize,
     list: Vec<Parameter>,
-    /// By name and shard.
+    /// Parameters by name and local shard.
     by_name: BTreeMap<(String, usize), ParameterId>,
     uses: Vec<Use>,
     buffers: Vec<ModelBuffer>,
@@ -111,12 +112,12 @@ pub struct Parameters {
     expert_loads: Rc<ExpertLoads>,
     adapters: Adapters,
     fp8: Fp8Weights,
-    /// Parameters that shards share, by name.
+    /// Parameters shared by all shards, by name.
     copied: BTreeMap<String, Weight>,
 }
 
 impl Parameters {
-    /// Returns an empty list; initial values will be generated from `seed`, rounded to `dtype`: f32 or bf16.
+    /// Creates an empty list. Initial values are generated from `seed` and rounded to `dtype`, f32 or bf16.
     pub fn new(device: &Device, seed: u64, dtype: DType) -> Self {
         Parameters {
             device: device.clone(),
@@ -143,52 +144,52 @@ impl Parameters {
         }
     }
 
-    /// Returns the same list, in which the linear layers that `fp8` chooses get FP8 copies of their weights.
+    /// Adds FP8 copies of the weights of the linear layers selected by `fp8`.
     #[must_use]
     pub fn in_fp8(self, fp8: Fp8Weights) -> Self {
         Parameters { fp8, ..self }
     }
 
-    /// Returns the same list, in which only parameters that `tuning` selects will be trained.
+    /// Trains only the parameters selected by `tuning`.
     #[must_use]
     pub fn tuned(self, tuning: Arc<Tuning>) -> Self {
         Parameters { tuning, ..self }
     }
 
-    /// Returns the same list for the parts of parameters at these coordinates of a grid.
+    /// Creates only the parts of parameters at these coordinates of a grid.
     #[must_use]
     pub fn on_grid(self, grid: RankGrid) -> Self {
         Parameters { grid: Some(grid), ..self }
     }
 
-    /// Returns the same list, whose parameters are made without values, which something else provides.
+    /// Creates parameters without values, to be provided later.
     #[must_use]
     pub fn released(self) -> Self {
         Parameters { released: true, ..self }
     }
 
-    /// Starts a unit: parameters made from now on are gathered together, if ranks hold parts of them between
-    /// uses. A layer that is computed as a whole, such as a block, is a unit.
+    /// Starts a new unit: later parameters are gathered together if weights are sharded. A layer that is
+    /// computed as a whole, such as a block, is a unit.
     pub fn begin_unit(&mut self) {
         let is_used = self.list.last().is_some_and(|parameter| parameter.unit == self.unit);
         self.unit += usize::from(is_used);
     }
 
-    /// Makes a parameter and its first use.
+    /// Creates a parameter and its first use.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or the name exists.
     pub fn create(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Weight> {
         self.create_sharded(name, Sharding::replicated(shape), init)
     }
 
-    /// Makes this part of a parameter and its first use.
+    /// Creates this rank's part of a parameter, and its first use.
     pub fn create_sharded(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
         let parameter = self.register_parameter(name, sharding, init)?;
         Ok(self.use_of(parameter))
     }
 
-    /// Makes a parameter that [`Parameters::reuse`] will use.
+    /// Creates a parameter for later use by [`Parameters::reuse`].
     pub fn create_unused(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<ParameterId> {
         self.register_parameter(name, sharding, init)
     }
@@ -197,7 +198,7 @@ impl Parameters {
         self.register_as((name, None), (sharding, self.dtype), init)
     }
 
-    /// Makes a parameter that is stored as elements of type `dtype`.
+    /// Creates a parameter that stores elements of type `dtype`.
     fn register_as(
         &mut self,
         (name, codes): (&str, Option<MatrixCodes>),
@@ -233,20 +234,20 @@ impl Parameters {
         Ok(id)
     }
 
-    /// Adds a use of an existing parameter, with its own gradient.
+    /// Adds another use of an existing parameter, with a gradient of its own.
     ///
     /// # Errors
-    /// No such parameter.
+    /// There is no such parameter.
     pub fn reuse(&mut self, name: &str) -> Result<Weight> {
         let id = self.find(name);
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "used before it is made" };
         Ok(self.use_of(id.ok_or_else(missing)?))
     }
 
-    /// Records that another stage also has this parameter.
+    /// Records that another stage also holds this parameter.
     ///
     /// # Errors
-    /// No such parameter.
+    /// There is no such parameter.
     pub fn share(&mut self, name: &str) -> Result<()> {
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "shared before it is made" };
         let id = self.find(name).ok_or_else(missing)?;
@@ -254,10 +255,10 @@ impl Parameters {
         Ok(())
     }
 
-    /// Makes a buffer of `T`'s type with these initial values.
+    /// Creates a buffer of `T`'s dtype with these initial values.
     ///
     /// # Errors
-    /// Out of memory, a count other than the shape's, or a name that exists.
+    /// Memory is exhausted, the number of values is not the shape's, or the name exists.
     pub fn create_buffer<T: Element>(
         &mut self,
         name: &str,
@@ -270,10 +271,10 @@ impl Parameters {
         Ok(buffer)
     }
 
-    /// Adds buffers that are parts of arrays.
+    /// Adds buffers that are views of shared arrays.
     ///
     /// # Errors
-    /// A name that exists.
+    /// A name exists.
     pub fn register(&mut self, buffers: Vec<ModelBuffer>) -> Result<()> {
         for buffer in buffers {
             self.check_new(buffer.name())?;
@@ -306,8 +307,8 @@ impl Parameters {
         &self.fp8
     }
 
-    /// Returns whether ranks that hold parts of a parameter may exchange its FP8 codes alone: its only user
-    /// in a pass is a layer that multiplies in FP8, with one factor.
+    /// Returns whether ranks may exchange a sharded parameter as FP8 codes only. This requires that its only
+    /// use in a pass is a layer that multiplies in FP8, with one scale.
     pub fn is_only_in_fp8(&self, parameter: ParameterId) -> bool {
         let Parameter { weight, users, shared, .. } = &self.list[parameter.0];
         let tensorwise = self.fp8.copies_of(weight).is_some_and(Fp8Weight::is_tensorwise);
@@ -318,7 +319,7 @@ impl Parameters {
         &mut self.fp8
     }
 
-    /// The choice of trained parameters.
+    /// The selection of trained parameters.
     pub(crate) fn tuning(&self) -> &Arc<Tuning> {
         &self.tuning
     }
@@ -330,7 +331,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Adds a use of a parameter; a frozen one has none.
+    /// Adds a use of a parameter; for a frozen one, returns a weight without a use.
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
         self.list[parameter.0].users += 1;
         let Parameter { weight, codes, trained, .. } = &self.list[parameter.0];
@@ -345,9 +346,9 @@ impl Parameters {
         Weight::new(weight, id)
     }
 
-    /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter from element
-    /// `first` on; those of an f32 master are not rounded to the parameter's type. A record of codes gets
-    /// zeros: values are drawn when weights are loaded ([`CodedValues::draw`]).
+    /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter, starting at
+    /// element `first`. Values for f32 master weights are not rounded to the parameter's dtype. A record of
+    /// codes is filled with zeros: its values are drawn when weights are loaded ([`CodedValues::draw`]).
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, sharding, shard, codes, .. } = &self.list[parameter.0];
         if codes.is_some() {
@@ -355,7 +356,7 @@ impl Parameters {
         }
         let range = first..first + target.elements();
         if target.device().is_meta() {
-            // Plans build many parts of large matrices, and nothing is drawn there.
+            // Plans build many parts of large matrices, and Meta draws no values.
             return Ok(init.fill(target, slice::from_ref(&range), self.seed, name)?);
         }
         let runs = sharding.runs(|axis| self.coordinate(axis, *shard), range);
@@ -363,22 +364,22 @@ impl Parameters {
         Ok(init.fill(target, &elements, self.seed, name)?)
     }
 
-    /// The seed of the initial values, and of the model's random numbers.
+    /// Seed of the initial values, and of the model's random numbers.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The type of the parameters' values.
+    /// Dtype of the parameters' values.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The parameters in the order of creation.
+    /// The parameters in order of creation.
     pub fn list(&self) -> &[Parameter] {
         &self.list
     }
 
-    /// The buffers in the order of creation.
+    /// The buffers in order of creation.
     pub fn buffers(&self) -> &[ModelBuffer] {
         &self.buffers
     }
@@ -388,12 +389,12 @@ impl Parameters {
         &self.uses
     }
 
-    /// The parameter named `name`, the part of the shard whose parameters are made now.
+    /// Returns the parameter named `name`, of the shard being built if the parameter is sharded.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
         self.by_name.get(&(name.to_owned(), self.shard.unwrap_or(0))).copied()
     }
 
-    /// Elements of all parameters, each counted once.
+    /// Number of elements of all parameters, each counted once.
     pub fn elements(&self) -> usize {
         self.list.iter().map(Parameter::elements).sum()
     }

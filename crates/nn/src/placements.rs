@@ -1,22 +1,22 @@
-//! The placements of a family's parameters on ranks that share its layers.
+//! How a family's parameters are sharded over tensor ranks.
 //!
-//! The one idea: a family says once, in a table, how shards divide each layer. Initial values, gradients,
-//! state, checkpoints and slices of other formats follow from it, and so does what a layer does with its
-//! input and its result.
+//! The one idea: a family describes once, in a table, how shards divide each layer. Initial values,
+//! gradients, state, checkpoints and slices of other formats follow from the table, and so do a layer's
+//! communication of its input and its result.
 
-/// How the shards of a layer divide its parameters.
+/// How a layer's parameters are sharded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParallelStyle {
-    /// By outputs, the first dimension. Of a fused layer each of these groups of outputs is divided by
-    /// itself, so that every shard has some of all; without groups, all outputs are one. Every shard takes
-    /// the layer's whole input.
+    /// Column-parallel: the outputs, the first dimension, are divided. In a fused layer, each of these groups
+    /// of outputs is divided separately, so that every shard has a part of each group; an empty list means
+    /// one group. Every shard takes the layer's whole input.
     Column(Vec<usize>),
-    /// By inputs, the second dimension of a matrix. The layer's result is the sum over shards, to which its
-    /// bias is added once.
+    /// Row-parallel: the inputs, a matrix's second dimension, are divided. The layer's result is the sum over
+    /// shards, to which its bias is added once.
     Row,
 }
 
-/// The styles of a family's layers, by the names of their parameters.
+/// The sharding styles of a family's layers, by name.
 #[derive(Clone, Debug, Default)]
 pub struct PlacementTable {
     rows: Vec<(&'static str, ParallelStyle)>,
@@ -24,36 +24,35 @@ pub struct PlacementTable {
 }
 
 impl PlacementTable {
-    /// Returns an empty table: every rank has all parameters.
+    /// Creates an empty table: every rank has all parameters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a layer whose outputs are divided, each of `groups` by itself. `name` is that of a linear layer,
-    /// without `.weight`, or of a table or vector; `*` stands for any characters.
+    /// Adds a column-parallel layer, whose `groups` of outputs are divided separately. `name` is the name of
+    /// a linear layer, without `.weight`, or of a table or vector; `*` matches any characters.
     #[must_use]
     pub fn column(mut self, name: &'static str, groups: &[usize]) -> Self {
         self.rows.push((name, ParallelStyle::Column(groups.to_vec())));
         self
     }
 
-    /// Adds a layer whose inputs are divided.
+    /// Adds a row-parallel layer.
     #[must_use]
     pub fn row(mut self, name: &'static str) -> Self {
         self.rows.push((name, ParallelStyle::Row));
         self
     }
 
-    /// Returns the same table of a family whose layers compute the rows between sharded layers in shards too,
-    /// each rank its own. All of its weights between them are made for that
-    /// ([`Parameters::over_rows`](crate::Parameters::over_rows)).
+    /// Also shards the rows between sharded layers over ranks. All weights of the layers there must be
+    /// created by [`Parameters::over_rows`](crate::Parameters::over_rows).
     #[must_use]
     pub fn with_sharded_rows(self) -> Self {
         PlacementTable { shards_rows: true, ..self }
     }
 
-    /// Returns whether ranks have shards of the rows between sharded layers.
+    /// Returns whether rows between sharded layers are sharded too.
     #[must_use]
     pub fn shards_rows(&self) -> bool {
         self.shards_rows
@@ -65,15 +64,15 @@ impl PlacementTable {
         self.rows.is_empty()
     }
 
-    /// The style of the layer `name`: that of the first row that names it; `None` for one that ranks have as
-    /// a whole.
+    /// Returns the style of the layer `name` from the first matching row; `None` for a layer that is not
+    /// sharded.
     #[must_use]
     pub fn style(&self, name: &str) -> Option<&ParallelStyle> {
         self.rows.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, style)| style)
     }
 }
 
-/// Returns whether `name` is `pattern`, in which `*` stands for any characters.
+/// Returns whether `name` matches `pattern`, in which `*` matches any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(start) else { return false };

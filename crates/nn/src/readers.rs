@@ -1,4 +1,4 @@
-//! The readers of this crate, for the documentation.
+//! The file readers of this crate, for the generated documentation.
 
 use crate::hugging_face::ADAPTER;
 use crate::hugging_face::readers::{CONFIG, GPT2, ROPE};

@@ -1,10 +1,10 @@
-//! The choice of layers that discard their activations.
+//! The selection of layers that discard their activations and recompute them.
 
 use std::ops::Range;
 
-/// The layers of a model or stage that recompute their activations in backward, and their segments. Each
-/// segment keeps its input, and the one being recomputed all of its activations: a stack of n layers needs
-/// the least memory with about √n segments.
+/// The layers of a model or stage that recompute their activations in backward, divided into segments. Each
+/// segment keeps its input, and while it is recomputed all of its activations. A stack of n layers needs the
+/// least memory with about √n segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recompute {
     layers: usize,
@@ -14,9 +14,9 @@ pub struct Recompute {
 /// Consecutive layers that either all recompute or all keep activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Layers, numbered within the stack.
+    /// Indices of the layers within the stack.
     pub layers: Range<usize>,
-    /// Whether the layers are a recomputed segment; otherwise they keep their activations.
+    /// Whether the layers are a recomputed segment; if false, they keep their activations.
     pub again: bool,
 }
 
@@ -27,15 +27,15 @@ impl Recompute {
     /// Every layer is a segment of its own.
     pub const EACH: Recompute = Recompute { layers: usize::MAX, segments: usize::MAX };
 
-    /// Recomputes the first `layers` of a stack, or all if it has fewer, in `segments` segments that differ
-    /// in length by at most one layer, the longer ones first; with more segments than layers, each layer is a
-    /// segment. No layers or no segments: [`Recompute::NONE`].
+    /// Recomputes the first `layers` of a stack, or all if it has fewer, in `segments` segments. Segments
+    /// differ in length by at most one layer, longer ones first; there are no more segments than layers. If
+    /// either number is 0, this is [`Recompute::NONE`].
     #[must_use]
     pub fn first(layers: usize, segments: usize) -> Self {
         Recompute { layers, segments }
     }
 
-    /// Divides a stack of `layers` layers.
+    /// Divides a stack of `layers` layers into segments and layers that keep their activations.
     #[must_use]
     pub fn parts(self, layers: usize) -> Vec<Part> {
         let again = if self.segments == 0 { 0 } else { self.layers.min(layers) };

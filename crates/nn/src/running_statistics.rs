@@ -1,8 +1,8 @@
 //! Running statistics of the batch norms of a model or stage.
 //!
-//! A training pass records the statistics of its micro-batch, and [`RunningStatistics::fold`] adds those of a
-//! step's micro-batches in order, whichever pass was first. All averages are parts of one array, so that this
-//! is one call.
+//! A training pass records the statistics of its micro-batch. [`RunningStatistics::fold`] adds the statistics
+//! of a step's micro-batches in order, whichever pass ran first. All averages are parts of one array, so that
+//! this takes one call.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -15,12 +15,12 @@ use tensor::ops::running_average;
 use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
 
-/// Weight of a micro-batch in the averages: PyTorch's default.
+/// Weight of a micro-batch in the averages, PyTorch's default.
 const MOMENTUM: f32 = 0.1;
-/// Elements of which the first of each norm is a multiple, so that GPUs read whole vectors.
+/// Alignment of each norm's averages in elements, so that GPUs read whole vectors.
 const ALIGNMENT: usize = 64;
 
-/// Running averages of mean and unbiased variance of every batch norm, and the number of micro-batches so
+/// Running averages of mean and unbiased variance of every batch norm, with the number of micro-batches so
 /// far.
 #[derive(Debug, Default)]
 pub struct RunningStatistics {
@@ -30,12 +30,12 @@ pub struct RunningStatistics {
     records: RefCell<Option<Tensor>>,
 }
 
-/// A batch norm's part of the arrays.
+/// Location of a batch norm's averages in the arrays.
 #[derive(Clone, Debug)]
 struct Norm {
     name: String,
     channels: usize,
-    /// First average of the layer; the variances follow the means.
+    /// Index of the norm's first average; variances follow means.
     first: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct ChannelStatistics {
 }
 
 impl RunningStatistics {
-    /// Adds a batch norm of `channels` channels.
+    /// Registers a batch norm of `channels` channels.
     pub fn add(self: &Rc<Self>, name: &str, channels: usize) -> ChannelStatistics {
         let first = self.width();
         self.norms.borrow_mut().push(Norm { name: name.to_owned(), channels, first });
@@ -67,14 +67,14 @@ impl RunningStatistics {
         self.norms.borrow().is_empty()
     }
 
-    /// Elements of the array of averages.
+    /// Number of elements of the array of averages.
     fn width(&self) -> usize {
         let end = |norm: &Norm| norm.first + 2 * norm.channels;
         self.norms.borrow().last().map_or(0, end).next_multiple_of(ALIGNMENT)
     }
 
-    /// Allocates the averages, means 0 and variances 1, and returns the buffers that are their parts: of each
-    /// norm `running_mean` and `running_var`, `[channels]` f32, and `num_batches_tracked`, `[1]` u32.
+    /// Allocates the averages, with means 0 and variances 1. Returns the buffers of each norm, which are
+    /// views: `running_mean` and `running_var`, `[channels]` f32, and `num_batches_tracked`, `[1]` u32.
     pub fn allocate(&self, device: &Device) -> Result<Vec<ModelBuffer>> {
         let width = self.width();
         let norms = self.norms.borrow();
@@ -98,8 +98,8 @@ impl RunningStatistics {
         Ok(buffers)
     }
 
-    /// Allocates the records of a step of `micro_batches` micro-batches; without them, training passes record
-    /// nothing. Does nothing if there are no batch norms.
+    /// Allocates the records of a step of `micro_batches` micro-batches. Without this call, training passes
+    /// record nothing. Does nothing if there are no batch norms.
     pub fn keep(&self, micro_batches: usize) -> Result<()> {
         let Some(Arrays { averages, .. }) = self.arrays.get() else { return Ok(()) };
         let device = averages.device();
@@ -110,14 +110,14 @@ impl RunningStatistics {
         Ok(())
     }
 
-    /// The records of the step's micro-batches, `[micro-batches, width]` f32, in their order; `None` if none
-    /// are kept.
+    /// The records of the step's micro-batches, `[micro-batches, width]` f32, in order; `None` if nothing is
+    /// recorded.
     #[must_use]
     pub fn records(&self) -> Option<Tensor> {
         self.records.borrow().clone()
     }
 
-    /// Adds the records to the averages, one micro-batch after the other.
+    /// Adds the records to the averages, one micro-batch after another.
     pub fn fold(&self) -> Result<()> {
         let (Some(records), Some(arrays)) = (self.records(), self.arrays.get()) else { return Ok(()) };
         Ok(running_average::fold(&arrays.averages, &arrays.counters, &records, MOMENTUM)?)
@@ -125,10 +125,10 @@ impl RunningStatistics {
 }
 
 impl ChannelStatistics {
-    /// The running averages of mean and variance, `[channels]` f32.
+    /// Returns the running averages of mean and variance, `[channels]` f32 each.
     ///
     /// # Errors
-    /// A model whose averages have not been allocated.
+    /// The model's averages have not been allocated.
     pub fn averages(&self) -> Result<[Tensor; 2]> {
         let missing = || NnError::Sizes("the running statistics of batch norms are not allocated".to_owned());
         let averages = &self.all.arrays.get().ok_or_else(missing)?.averages;
@@ -136,11 +136,11 @@ impl ChannelStatistics {
         Ok([part(self.first)?, part(self.first + self.channels)?])
     }
 
-    /// Returns the tensor to write mean and variance of this pass's micro-batch into, `[2, channels]` f32, if
-    /// `tape` belongs to a pass of a training step; `None` in a rehearsal, a recomputation or an evaluation.
+    /// Returns the tensor for the mean and variance of this pass's micro-batch, `[2, channels]` f32, if
+    /// `tape` belongs to a training step. Returns `None` in a rehearsal, recomputation or evaluation.
     ///
     /// # Errors
-    /// The tensor's.
+    /// Errors of the tensor view.
     pub fn record(&self, tape: &Tape) -> Result<Option<Tensor>> {
         let Some(records) = self.all.records().filter(|_| tape.mode().updates_buffers()) else {
             return Ok(None);

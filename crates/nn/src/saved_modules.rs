@@ -1,4 +1,4 @@
-//! Modules that are trained wholly beside adapters, as PEFT's `modules_to_save`.
+//! Modules that are fully trained in addition to adapters, like PEFT's `modules_to_save`.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use crate::targets::Target;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SavedModules {
     targets: Vec<Target>,
-    /// The tensors of the modules in the model's folder.
+    /// Tensors of these modules in the model's folder.
     tensors: Vec<FolderTensor>,
-    /// Parameters that hold tensors of a folder.
+    /// Names of the parameters that folders store.
     stored: BTreeSet<String>,
 }
 
 impl SavedModules {
-    /// Finds the modules that `texts` name in `model`; without a model, parameters have the names of modules.
+    /// Finds the modules named by `texts` in `model`. Without a model, modules are named like parameters.
     ///
     /// # Errors
-    /// Tied modules, and a part of the modules that are one parameter, in a sentence.
+    /// Modules are tied, or only some of the modules in one parameter are named; the error is a sentence.
     pub(crate) fn new(texts: &[String], model: Option<&HuggingFaceModel>) -> Result<Self, String> {
         let targets = texts.iter().map(|text| Target::new(text)).collect();
         let mut saved = SavedModules { targets, ..Self::default() };
@@ -46,7 +46,7 @@ impl SavedModules {
         Ok(saved)
     }
 
-    /// Returns whether a module or one around it is trained wholly.
+    /// Returns whether a module, or one that contains it, is fully trained.
     pub(crate) fn covers(&self, module: &str) -> bool {
         self.targets.iter().any(|target| names(target, module))
     }
@@ -55,7 +55,7 @@ impl SavedModules {
         self.covers(module_of(tensor))
     }
 
-    /// Returns whether a parameter of the model is one of a module that is trained wholly.
+    /// Returns whether a parameter belongs to a module that is fully trained.
     pub(crate) fn trains(&self, parameter: &str) -> bool {
         match self.stored.contains(parameter) {
             true => self.tensors.iter().any(|tensor| tensor.parameter == parameter),
@@ -63,20 +63,20 @@ impl SavedModules {
         }
     }
 
-    /// Returns the tensors of the modules in the model's folder.
+    /// Tensors of these modules in the model's folder.
     pub(crate) fn tensors(&self) -> &[FolderTensor] {
         &self.tensors
     }
 
-    /// Returns the names of the modules, each once.
+    /// Names of these modules, each once.
     pub(crate) fn modules(&self) -> BTreeSet<&str> {
         self.tensors.iter().map(|tensor| module_of(&tensor.name)).collect()
     }
 
-    /// Checks that every name is one of a module, where `parameters` are those of the model.
+    /// Checks that every name matches a module of the model with these `parameters`.
     ///
     /// # Errors
-    /// A sentence.
+    /// A description of the problem.
     pub(crate) fn check<'a>(&self, parameters: impl Iterator<Item = &'a str> + Clone) -> Result<(), String> {
         let is_named = |target: &Target| {
             let is_own = |tensor: &str| names(target, module_of(tensor));
@@ -91,13 +91,13 @@ impl SavedModules {
     }
 }
 
-/// Returns whether a target names a module or one around it.
+/// Returns whether a target matches a module, or one that contains it.
 fn names(target: &Target, module: &str) -> bool {
     let ends = module.match_indices('.').map(|(end, _)| end).chain([module.len()]);
     ends.into_iter().any(|end| target.matches(&module[..end]))
 }
 
-/// Returns the module of a tensor.
+/// Returns the name of a tensor's module.
 fn module_of(tensor: &str) -> &str {
     tensor.rsplit_once('.').map_or(tensor, |(module, _)| module)
 }

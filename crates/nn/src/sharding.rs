@@ -1,9 +1,9 @@
-//! The sharding of a parameter over the grid: the elements of the whole that each part holds.
+//! The sharding of a parameter over the grid: which elements each part holds.
 //!
-//! Along each axis of the grid a parameter is replicated, or one of its dimensions is divided in equal parts.
-//! A fused matrix divides its groups of rows (query, key and value; gate and up) each by itself, so that
-//! every part has all groups. Initial values, the ranks that sum its gradient, the order of the norm, the
-//! slices in checkpoints and those of folders in other formats follow from the sharding.
+//! Along each axis of the grid, a parameter is replicated, or one of its dimensions is divided into equal
+//! parts. In a fused matrix, each group of rows (query, key and value; gate and up) is divided separately, so
+//! that every part has rows of all groups. The sharding determines initial values, the ranks that sum the
+//! gradient, the order of the norm, and the slices in checkpoints and in folders of other formats.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use tensor::Shape;
 
 use crate::error::{NnError, Result};
 
-/// A dimension divided in equal parts along an axis of the grid.
+/// A dimension divided into equal parts along an axis of the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
     /// The axis along which ranks hold different parts.
@@ -21,16 +21,16 @@ pub struct Division {
     pub dimension: usize,
     /// Number of parts.
     pub parts: usize,
-    /// Sizes of the groups that are divided one by one, which together are the dimension.
+    /// Sizes of the groups that are divided separately; they add up to the dimension.
     pub groups: Vec<usize>,
 }
 
-/// Neighbouring elements of a part that are also neighbours in the whole.
+/// Consecutive elements of a part that are also consecutive in the whole parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Index of the first element in the part.
     pub local: usize,
-    /// Index of the first element in the whole.
+    /// Index of the first element in the whole parameter.
     pub whole: usize,
     /// Number of elements.
     pub elements: usize,
@@ -56,25 +56,25 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// Returns the sharding of a parameter that every rank holds as a whole.
+    /// Creates the sharding of a parameter that every rank holds whole.
     pub fn replicated(whole: impl Into<Shape>) -> Self {
         Sharding { whole: whole.into(), divisions: Vec::new() }
     }
 
-    /// Divides a dimension in `parts` parts along `axis`.
+    /// Divides a dimension into `parts` parts along `axis`.
     ///
     /// # Errors
-    /// A dimension that does not exist, is divided already or is no multiple of `parts`; an axis that divides
-    /// another dimension already.
+    /// The dimension does not exist, is already divided, or is not a multiple of `parts`, or `axis` already
+    /// divides another dimension.
     pub fn divided(self, axis: Axis, dimension: usize, parts: usize) -> Result<Self> {
         let size = self.whole.dims().get(dimension).copied().unwrap_or(0);
         self.divided_in_groups(axis, dimension, parts, &[size])
     }
 
-    /// Does the same for each of the `groups` of a dimension by itself.
+    /// Divides each of the `groups` of a dimension into `parts` parts along `axis`.
     ///
     /// # Errors
-    /// As for [`Sharding::divided`]; groups that together are not the dimension.
+    /// Errors of [`Sharding::divided`], or the groups do not add up to the dimension.
     pub fn divided_in_groups(
         mut self,
         axis: Axis,
@@ -121,7 +121,7 @@ impl Sharding {
         self.divisions.iter().fold(self.whole, divide)
     }
 
-    /// The divisions, by dimension.
+    /// The divided dimensions, in order.
     pub fn divisions(&self) -> &[Division] {
         &self.divisions
     }
@@ -131,7 +131,7 @@ impl Sharding {
         self.divisions.iter().map(|division| division.parts).product()
     }
 
-    /// Returns the index of the part at a position on the grid: `coordinate` gives the part's index along an
+    /// Returns the index of the part at a position on the grid. `coordinate` returns the position along an
     /// axis.
     pub fn part(&self, coordinate: impl Fn(Axis) -> usize) -> usize {
         self.divisions.iter().fold(0, |part, division| part * division.parts + coordinate(division.axis))
@@ -142,14 +142,14 @@ impl Sharding {
         self.divisions.iter().any(|division| division.axis == axis)
     }
 
-    /// The axes over which the parameter's gradient is summed: those whose ranks compute different examples
-    /// with the same elements.
+    /// Axes over which the parameter's gradient is summed: along them, ranks compute different examples with
+    /// the same elements.
     pub fn reduction_axes(&self) -> impl Iterator<Item = Axis> {
         Axis::ALL.into_iter().filter(|axis| axis.divides_examples() && !self.is_divided_along(*axis))
     }
 
-    /// Returns the runs of elements `range` of a part, in the part's order: `coordinate` gives the part's
-    /// index along an axis.
+    /// Returns the location in the whole parameter of elements `range` of a part, in the part's order.
+    /// `coordinate` returns the part's index along an axis.
     pub fn runs(&self, coordinate: impl Fn(Axis) -> usize, range: Range<usize>) -> Vec<Run> {
         let mut runs = vec![Run { local: 0, whole: 0, elements: 1 }];
         for (dimension, size) in self.whole.dims().iter().enumerate() {
@@ -166,7 +166,7 @@ impl Sharding {
 }
 
 impl Division {
-    /// Indices of the dimension that part `part` holds.
+    /// Returns the indices along the dimension that part `part` holds.
     fn segments(&self, part: usize) -> Vec<Run> {
         let mut segments = Vec::new();
         let mut local = 0;
@@ -182,7 +182,7 @@ impl Division {
 }
 
 impl Run {
-    /// Returns the run's elements whose indices in the part are in `range`, if there are any.
+    /// Returns the portion of the run whose indices in the part are in `range`, if any.
     pub fn within(self, range: &Range<usize>) -> Option<Self> {
         let start = self.local.max(range.start);
         let end = (self.local + self.elements).min(range.end);
@@ -191,8 +191,8 @@ impl Run {
     }
 }
 
-/// Returns the runs of an array with one more, innermost dimension of `sizes` elements in the part and in the
-/// whole, of which the part holds `segments`. `outer` are the runs of the array without it.
+/// Adds an innermost dimension to the runs `outer` of an array. The dimension has `local_size` elements in
+/// the part and `size` in the whole; the part holds `segments` of it.
 fn refined(outer: &[Run], segments: &[Run], (local_size, size): (usize, usize)) -> Vec<Run> {
     if local_size == size {
         let widen = |run: &Run| Run {
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// Every element of the whole that a part holds, in the part's order.
+    /// Returns the index in the whole of every element that a part holds, in the part's order.
     fn elements(sharding: &Sharding, data: usize, pipeline: usize) -> Vec<usize> {
         let coordinate = |axis| if axis == Axis::Data { data } else { pipeline };
         let runs = sharding.runs(coordinate, 0..sharding.shape().elements());

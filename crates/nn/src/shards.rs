@@ -1,14 +1,14 @@
-//! The shards of layers: equal parts of their divided dimensions, over which sums are defined.
+//! The shards of tensor-parallel layers: equal parts of their divided dimensions, over which results are
+//! summed.
 
 use collective::{Axis, RankGrid};
 
-/// The shards of every layer of a model, and those of them that are here. The others are along
-/// [`Axis::Tensor`], in the order of the coordinates.
+/// Numbers of shards of every layer of a model. Ranks along [`Axis::Tensor`] hold consecutive shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// All shards; 1: layers are whole.
+    /// Number of shards on all ranks; 1 if layers are whole.
     pub all: usize,
-    /// The shards that are here.
+    /// Number of local shards.
     pub here: usize,
 }
 
@@ -22,8 +22,8 @@ impl Shards {
         self.all > 1
     }
 
-    /// Returns the index along `axis` of the part of a parameter that shard `shard` of those at these
-    /// coordinates of a grid holds.
+    /// Returns the index along `axis` of the part of a parameter that belongs to local shard `shard`, at
+    /// these coordinates of a grid.
     #[must_use]
     pub fn coordinate(self, grid: &RankGrid, shard: usize, axis: Axis) -> usize {
         match axis {

@@ -1,15 +1,15 @@
-//! The names of modules that have an adapter: as PEFT takes them, or as globs.
+//! Names of modules that have an adapter, in PEFT's syntax or as globs.
 
 use fancy_regex::Regex;
 use glob::Pattern;
 use system::quoted::shortened;
 
-/// The target that means every linear layer of a model's blocks, as in PEFT.
+/// The target that matches every linear layer of a model's blocks, as in PEFT.
 pub(crate) const ALL: &str = "all-linear";
-/// The beginning of a regular expression.
+/// Prefix of a regular expression.
 pub(crate) const REGEX: &str = "regex:";
 
-/// A target of adapters.
+/// A target of adapters: a name, glob or regular expression of modules.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     text: String,
@@ -20,11 +20,11 @@ pub(crate) struct Target {
 enum Kind {
     /// Every linear layer of a model's blocks.
     All,
-    /// A module's name, the end of one, or a glob of names.
+    /// A module's name, the end of one, or a glob.
     Name(Option<Pattern>),
-    /// A regular expression of all of a name.
+    /// A regular expression for the complete name.
     Regex(Box<Regex>),
-    /// No regular expression, for this reason.
+    /// An invalid regular expression, and the reason.
     Invalid(String),
 }
 
@@ -35,10 +35,10 @@ impl PartialEq for Target {
 }
 
 impl Target {
-    /// Reads a target. An invalid regular expression matches nothing; [`Target::check`] says why.
+    /// Parses a target. An invalid regular expression matches nothing; [`Target::check`] returns the reason.
     pub(crate) fn new(text: &str) -> Self {
         let kind = match text.strip_prefix(REGEX) {
-            // `\A` and `\z` make a match one of the whole name, as Python's `re.fullmatch`.
+            // `\A` and `\z` make it match the complete name, like Python's `re.fullmatch`.
             Some(pattern) => match Regex::new(&format!("\\A(?:{pattern})\\z")) {
                 Ok(regex) => Kind::Regex(Box::new(regex)),
                 Err(error) => Kind::Invalid(error.to_string()),
@@ -49,17 +49,18 @@ impl Target {
         Target { text: text.to_owned(), kind }
     }
 
-    /// The text that was read.
+    /// The target's text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns whether the target names a module.
+    /// Returns whether the target matches a module.
     pub(crate) fn matches(&self, module: &str) -> bool {
         self.try_matches(module).unwrap_or(false)
     }
 
-    /// Returns why the target is no regular expression, if it is to be one.
+    /// Returns why the target is not a valid regular expression; `None` if it is valid or no regular
+    /// expression.
     pub(crate) fn mistake(&self) -> Option<String> {
         match &self.kind {
             Kind::Invalid(reason) => Some(self.no_regex(reason)),
@@ -72,10 +73,10 @@ impl Target {
         format!("\"{}\" is no regular expression: {}", shortened(text), shortened(reason))
     }
 
-    /// Checks that the target names one of `modules`; `layers` are all that it could name.
+    /// Checks that the target matches one of `modules`. `layers` are the possible names, for suggestions.
     ///
     /// # Errors
-    /// A sentence.
+    /// A description of the problem.
     pub(crate) fn check<'a>(
         &self,
         mut modules: impl Iterator<Item = &'a str>,
@@ -99,10 +100,10 @@ impl Target {
         Err(format!("\"{text}\" names no linear layer of the model{hint}"))
     }
 
-    /// Returns whether the target names a module.
+    /// Returns whether the target matches a module.
     ///
     /// # Errors
-    /// A regular expression that takes too many steps.
+    /// The regular expression takes too many steps.
     fn try_matches(&self, module: &str) -> Result<bool, String> {
         Ok(match &self.kind {
             Kind::All => module.split('.').any(|part| part.parse::<usize>().is_ok()),

@@ -1,11 +1,11 @@
-//! The parameters of a model that are trained: all of them, those that no pattern freezes, or adapters.
+//! The selection of trained parameters: all, all that no pattern freezes, or adapters.
 
 use glob::Pattern;
 
 use crate::hugging_face::FolderTensor;
 use crate::lora::Lora;
 
-/// The choice of a model's trained parameters, by default all.
+/// Selects a model's trained parameters; by default all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     frozen: Vec<Pattern>,
@@ -16,7 +16,7 @@ impl Tuning {
     /// Freezes the parameters whose names match one of the globs `freeze`.
     ///
     /// # Errors
-    /// An invalid glob, in a sentence.
+    /// A description of an invalid glob.
     pub fn new(freeze: &[String]) -> Result<Self, String> {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))
@@ -24,7 +24,7 @@ impl Tuning {
         Ok(Tuning { frozen: freeze.iter().map(pattern).collect::<Result<_, _>>()?, lora: None })
     }
 
-    /// Returns the choice with adapters, which alone are trained but for modules that they name.
+    /// Trains only the adapters and the modules that they list.
     #[must_use]
     pub fn with_lora(self, lora: Option<Lora>) -> Self {
         Tuning { lora, ..self }
@@ -49,11 +49,11 @@ impl Tuning {
         self.frozen.is_empty() && self.lora.is_none()
     }
 
-    /// Checks that every glob matches one of `names`, those of all parameters, that every name of adapters
-    /// has one of `adapters`, their matrices, and that something is left to train.
+    /// Checks that every glob matches one of `names`, the names of all parameters; that every adapter target
+    /// matches one of `adapters`, the adapters' matrices; and that at least one parameter is trained.
     ///
     /// # Errors
-    /// The key and a sentence.
+    /// The key, and a description of the problem.
     pub fn check<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,

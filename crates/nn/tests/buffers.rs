@@ -1,4 +1,4 @@
-//! Buffers of a model: the passes that may change them, and their category.
+//! Buffers of a model: which passes may change them, and their memory category.
 
 use autograd::{Gradients, Mode, Tape, Var, ops};
 use device::{Category, DType, Device, DeviceOptions};
@@ -8,7 +8,7 @@ use tensor::Tensor;
 
 const WIDTH: usize = 3;
 
-/// A linear layer that counts its training passes and stores the first element of the last input.
+/// A linear layer that counts its training passes, and stores the first element of the last input.
 struct Counting {
     linear: Linear,
     passes: ModelBuffer,

@@ -17,7 +17,7 @@ const TIME: usize = 12;
 const VOCABULARY: usize = 11;
 const SIZES: &str = "[model]\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 12\nvocabulary = 11\n";
 
-/// The tested models: a family, and its options.
+/// The tested models: family and options.
 const MODELS: &[(&str, &[&str])] = &[
     ("gpt", &[]),
     ("gpt", &["model.positions=\"sinusoidal\"", "model.biases=false", "model.tied=false"]),
@@ -113,7 +113,7 @@ fn numbers(count: usize) -> Vec<u32> {
     (0..count).map(|at| (at * at + at / 3) as u32 % VOCABULARY as u32).collect()
 }
 
-/// The loss, and the gradients of all uses in training.
+/// Returns the bits of the loss, and of the gradients of all uses.
 fn step(model: &dyn Model, mode: Mode, pass: Pass) -> (u32, Vec<Vec<u32>>) {
     let device = model.parameters().device();
     let tape = Tape::new(device, mode).with_pass(pass);
@@ -177,13 +177,14 @@ fn packed_documents_give_the_same_results_as_each_alone() {
     }
 }
 
-/// Two packed sequences: the lengths of their documents. The second has padding, whose targets are ignored.
+/// Lengths of the documents in two packed sequences. The second sequence has padding, whose targets are
+/// ignored.
 const PACKED: [&[usize]; BATCH] = [&[5, 7], &[4, 6]];
 
-/// Loss and gradients, in float64.
+/// Loss and gradients in float64.
 type Learned = (f64, Vec<Vec<f64>>);
 
-/// Learns `values` and the target after each, with the document of each token beginning at `first`.
+/// Returns loss and gradients of `values` and their targets; the document of each token begins at `first`.
 fn learned(model: &dyn Model, time: usize, [values, targets, first]: [&[u32]; 3], scale: f32) -> Learned {
     let device = model.parameters().device();
     let documents = Some(tokens(device, first, time));
@@ -288,7 +289,7 @@ fn a_cache_gives_what_the_whole_sequence_gives() {
             let one = |_| Cache::new(&device, slots, heads, time, DType::F32).unwrap();
             (0..spec.layers()).map(one).collect::<Rc<[Cache]>>()
         };
-        // The sequence alone, and in the last of three slots; four tokens at once, then one by one.
+        // The sequence alone, and in the last of three cache entries; four tokens at once, then one by one.
         let mut all = Vec::new();
         for (slots, slot) in [(1, 0), (3, 2)] {
             let caches = cache(slots);

@@ -1,5 +1,5 @@
-//! Layers in forms that no model uses yet: gradients by finite differences, and residual streams with any
-//! norm.
+//! Layers in configurations that no model uses: gradients by finite differences, and residual streams with
+//! any norm.
 
 use autograd::{Gradients, Mode, Tape, Var, Weight, ops};
 use device::{Category, DType, Device, DeviceOptions};
@@ -29,7 +29,7 @@ fn tensor<const N: usize>(device: &Device, name: &str, shape: [usize; N]) -> Ten
 type Forward = Box<dyn Fn(&Tape) -> Result<Var>>;
 type Build = fn(&mut Parameters) -> Result<Forward>;
 
-/// A constant input of `[BATCH, TIME, WIDTH]`.
+/// Creates a constant input `[BATCH, TIME, WIDTH]`.
 fn input(parameters: &Parameters) -> Tensor {
     tensor(parameters.device(), "x", [BATCH, TIME, WIDTH])
 }
@@ -54,7 +54,7 @@ fn tokens_alone(parameters: &mut Parameters) -> Result<Forward> {
     Ok(Box::new(move |tape| layer.forward(tape, &tokens)))
 }
 
-/// Separate projections with `key_value` heads for 4 query heads.
+/// Builds attention with separate projections and `key_value` heads for 4 query heads.
 fn separate(parameters: &mut Parameters, key_value: usize, bias: bool) -> Result<Forward> {
     let heads = Heads::grouped(4, key_value, WIDTH / 4);
     let x = input(parameters);
@@ -66,7 +66,7 @@ fn separate(parameters: &mut Parameters, key_value: usize, bias: bool) -> Result
     Ok(Box::new(move |tape| layer.forward(tape, tape.constant(x.clone()))))
 }
 
-/// One projection for 4 query heads and 2 key and value heads.
+/// Builds attention with one projection for 4 query heads and 2 key and value heads.
 fn packed(parameters: &mut Parameters) -> Result<Forward> {
     let heads = Heads::grouped(4, 2, WIDTH / 4);
     let x = input(parameters);
@@ -114,7 +114,7 @@ fn gradients_match_finite_differences() {
                 parameter.weight.tensor().unwrap().set(&moved).unwrap();
                 loss(&parameters, &forward).0
             };
-            // Fourth order, so that the step is large enough for the rounding of f32 not to matter.
+            // Fourth order, so that the step is large enough for f32 rounding not to matter.
             let near = at(STEP) - at(-STEP);
             let far = at(2.0 * STEP) - at(-2.0 * STEP);
             parameter.weight.tensor().unwrap().set(&start).unwrap();
@@ -158,7 +158,7 @@ impl<N: Norm> Layer for OneBranch<N> {
     }
 }
 
-/// Loss and gradients of four blocks, divided into segments by `recompute`.
+/// Returns loss and gradients of four blocks, divided into segments by `recompute`.
 fn blocks<N: Norm + 'static>(
     norm: impl Fn(&mut Parameters, &str) -> Result<N>,
     recompute: Recompute,

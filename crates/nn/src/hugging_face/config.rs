@@ -14,56 +14,56 @@ impl FolderConfig {
     /// Parses the file's text.
     ///
     /// # Errors
-    /// Text that is no JSON object.
+    /// The text is not a JSON object.
     pub fn parse(text: &str) -> Result<Self> {
         let map = serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))?;
         Ok(FolderConfig(map))
     }
 
-    /// The value of `model_type`, or of `architecture`, as timm calls it.
+    /// Value of `model_type`, or of timm's `architecture`.
     pub fn model_type(&self) -> Result<&str> {
         let named = self.text("model_type")?.or(self.text("architecture")?);
         named.ok_or_else(|| missing("model_type"))
     }
 
-    /// The positive integer `key`.
+    /// Returns the positive integer `key`.
     pub fn count(&self, key: &str) -> Result<usize> {
         self.optional_count(key)?.ok_or_else(|| missing(key))
     }
 
-    /// The positive integer `key`, if present and not null.
+    /// Returns the positive integer `key`; `None` if absent or null.
     pub fn optional_count(&self, key: &str) -> Result<Option<usize>> {
         self.read(key, "a positive integer", |value| {
             value.as_u64().and_then(|count| usize::try_from(count).ok()).filter(|count| *count > 0)
         })
     }
 
-    /// The number `key`, if present and not null.
+    /// Returns the number `key`; `None` if absent or null.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
         self.read(key, "a number", Value::as_f64)
     }
 
-    /// The boolean `key`, if present and not null.
+    /// Returns the boolean `key`; `None` if absent or null.
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
         self.read(key, "true or false", Value::as_bool)
     }
 
-    /// The string `key`, if present and not null.
+    /// Returns the string `key`; `None` if absent or null.
     pub fn text<'a>(&'a self, key: &str) -> Result<Option<&'a str>> {
         self.read(key, "a string", Value::as_str)
     }
 
-    /// The object `key`, if present and not null.
+    /// Returns the object `key`; `None` if absent or null.
     pub fn object(&self, key: &str) -> Result<Option<FolderConfig>> {
         self.read(key, "an object", |value| value.as_object().cloned().map(FolderConfig))
     }
 
-    /// The strings of the list `key`, if present and not null.
+    /// Returns the list of strings `key`; `None` if absent or null.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
         self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
-    /// The whole numbers of the list `key`, if present and not null.
+    /// Returns the list of non-negative integers `key`; `None` if absent or null.
     pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>> {
         self.read(key, "a list of whole numbers", |value| {
             let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
@@ -71,7 +71,7 @@ impl FolderConfig {
         })
     }
 
-    /// The numbers of the list `key`, if present and not null.
+    /// Returns the list of numbers `key`; `None` if absent or null.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
         self.read(key, "a list of numbers", |value| value.as_array()?.iter().map(Value::as_f64).collect())
     }
@@ -81,30 +81,30 @@ impl FolderConfig {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The value of `key`, if present and not null.
+    /// Returns the value of `key`; `None` if absent or null.
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns whether `key` is present, possibly null.
+    /// Returns whether `key` is present, even if null.
     pub fn has(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
 
-    /// Checks all keys, and returns those that the reader does not list.
+    /// Checks all keys, and returns the keys unknown to the reader.
     ///
     /// # Errors
-    /// A refused key.
+    /// A key with an unsupported value.
     pub fn check(&self, reader: &Reader) -> Result<Vec<&str>> {
         reader.check(&self.0)
     }
 
-    /// The whole number `key`, if present and not null.
+    /// Returns the non-negative integer `key`; `None` if absent or null.
     pub fn whole(&self, key: &str) -> Result<Option<usize>> {
         self.read(key, "a whole number", |value| usize::try_from(value.as_u64()?).ok())
     }
 
-    /// Returns whether `key` is absent, null, or an empty text, object or list.
+    /// Returns whether `key` is absent, null, or an empty string, object or list.
     pub fn is_empty(&self, key: &str) -> bool {
         match self.0.get(key) {
             None | Some(Value::Null) => true,
@@ -115,12 +115,12 @@ impl FolderConfig {
         }
     }
 
-    /// Returns a configuration with these settings.
+    /// Creates a configuration with these settings.
     pub fn of(settings: Map<String, Value>) -> Self {
         FolderConfig(settings)
     }
 
-    /// Refuses a boolean `key` that is present and not `built`.
+    /// Returns an error if the boolean `key` is present and not `built`.
     pub fn only(&self, key: &str, built: bool) -> Result<()> {
         match self.flag(key)? {
             Some(value) if value != built => {

@@ -1,5 +1,5 @@
-//! `gpt2`: the configuration and tensors of `GPT2LMHeadModel`, whose linear layers are stored as `[inputs,
-//! outputs]`.
+//! Translation of Hugging Face's `GPT2LMHeadModel`: configuration and tensors. Its linear layers are stored
+//! as `[inputs, outputs]`.
 
 use keys::Value;
 use serde_json::{Map, json};
@@ -20,10 +20,10 @@ const EPSILON: f64 = 1e-5;
 /// Hidden width of the feed-forward layers as a multiple of the width.
 const EXPANSION: usize = 4;
 
-/// The dropout probability of a folder that does not state it.
+/// Dropout probability if a folder has none.
 const DROPOUT: f64 = 0.1;
 
-/// The names of the activations: ours, and Hugging Face's, the first of which is written.
+/// Activations: our name, and Hugging Face's names; the first one is written.
 const ACTIVATIONS: [(&str, &[&str]); 5] = [
     ("gelu", &["gelu_new", "gelu_pytorch_tanh"]),
     ("gelu-erf", &["gelu"]),
@@ -37,17 +37,17 @@ pub(crate) struct Sizes {
     pub(crate) layers: usize,
     pub(crate) heads: usize,
     pub(crate) width: usize,
-    /// Rows of the table of positions.
+    /// Number of rows of the position table.
     pub(crate) positions: usize,
     pub(crate) vocabulary: usize,
     pub(crate) tied: bool,
     /// Our name of the activation.
     pub(crate) activation: &'static str,
-    /// Probability of dropout.
+    /// Dropout probability.
     pub(crate) dropout: f64,
 }
 
-/// Names of the settings that are unknown and ignored.
+/// Returns the names of unknown settings, which are ignored.
 fn ignored(config: &FolderConfig) -> Vec<String> {
     config.check(&GPT2).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
@@ -78,10 +78,10 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     ])
 }
 
-/// Returns the common dropout probability.
+/// Returns the dropout probability shared by all three settings.
 ///
 /// # Errors
-/// Three that differ.
+/// The three probabilities differ.
 fn dropout(config: &FolderConfig) -> Result<f64, String> {
     let probability = |key: &str| Ok::<_, String>(config.number(key)?.unwrap_or(DROPOUT));
     let all = [probability("attn_pdrop")?, probability("embd_pdrop")?, probability("resid_pdrop")?];
@@ -105,7 +105,7 @@ fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     })
 }
 
-/// The model in the folder's format; `None` for an activation that Hugging Face does not have.
+/// Describes the model in the folder's format; `None` for an activation that Hugging Face does not have.
 pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     let mut tensors = vec![
         FolderTensor::whole(name("wte.weight"), "wte.weight".into(), &[sizes.vocabulary, sizes.width]),
@@ -137,12 +137,12 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     })
 }
 
-/// The head's weight, which a tied model's folder may contain as a copy of the token table.
+/// Weight of the output head; a tied model's folder may contain it as a copy of the token table.
 const HEAD: &str = "lm_head.weight";
 
 const PREFIX: &str = "transformer.";
 
-/// The table of tokens.
+/// The token table.
 const EMBEDDING: &str = "transformer.wte.weight";
 
 fn name(rest: &str) -> String {

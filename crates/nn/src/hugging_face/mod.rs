@@ -1,7 +1,6 @@
-//! Hugging Face folders: the translation of their `config.json`, and the positions of their tensors among a
-//! model's parameters.
+//! Hugging Face folders: translates their `config.json`, and maps their tensors to a model's parameters.
 //!
-//! A family translates in both directions. Hugging Face's names stand here and in `models/*/folder`.
+//! Each family translates in both directions. Hugging Face's names appear only here and in `models/*/folder`.
 
 mod config;
 pub(crate) mod gpt2;
@@ -17,80 +16,80 @@ pub use peft::AdapterConfig;
 use keys::Value;
 use serde_json::Map;
 
-/// Keys of a configuration, each as `model.key` with its value.
+/// Configuration keys, each as `model.key` with its value.
 pub type FolderKeys = Vec<(&'static str, Value)>;
 
-/// The translation of a `config.json` into keys of `[model]`.
+/// Translation of a `config.json` into keys of `[model]`.
 #[derive(Clone, Copy, Debug)]
 pub struct HuggingFaceConfig {
-    /// Values of `model_type` that the family implements.
+    /// Values of `model_type` that the family supports.
     pub model_types: &'static [&'static str],
     /// Returns the keys that correspond to a configuration.
     ///
     /// # Errors
-    /// An unsupported setting, named with the supported ones.
+    /// An unsupported setting, with the supported values.
     pub keys: fn(&FolderConfig) -> std::result::Result<FolderKeys, String>,
-    /// Returns the settings that the translation ignores, by name.
+    /// Returns the names of settings that the translation ignores.
     pub ignored: fn(&FolderConfig) -> Vec<String>,
-    /// The head that some models share with their embedding.
+    /// The output head, if models of the family may share its weight with the embedding.
     pub tied: Option<TiedHead>,
 }
 
-/// The output head of models that may share its weight with the table of embeddings. A folder may hold both
-/// although its configuration ties them; where they differ, both are kept, as in transformers.
+/// An output head that may share its weight with the embedding table. A folder may contain both tensors
+/// although its configuration ties them. If they differ, both are kept, as in transformers.
 #[derive(Clone, Copy, Debug)]
 pub struct TiedHead {
-    /// The key of `[model]` that ties them.
+    /// The key of `[model]` that ties the two.
     pub key: &'static str,
-    /// The head's tensor.
+    /// Name of the head's tensor.
     pub head: &'static str,
-    /// The table's tensor.
+    /// Name of the table's tensor.
     pub embedding: &'static str,
-    /// Prefix of the tensors' names, as in [`HuggingFaceModel::prefix`].
+    /// Prefix of tensor names, as in [`HuggingFaceModel::prefix`].
     pub prefix: &'static str,
 }
 
 /// A model in Hugging Face's format.
 #[derive(Clone, Debug)]
 pub struct HuggingFaceModel {
-    /// The `config.json`, without the tensors' type and the writer's version.
+    /// Contents of `config.json`, without the dtype and the writer's version.
     pub config: Map<String, serde_json::Value>,
-    /// Prefix of the tensors' names, absent in folders of a model without its head.
+    /// Prefix of tensor names; absent in folders of a model without its head.
     pub prefix: &'static str,
-    /// All tensors. Together they contain each parameter of the model once.
+    /// All tensors; together they contain each parameter of the model once.
     pub tensors: Vec<FolderTensor>,
-    /// Names of tensors that a folder may contain a second time, each with the name of the tensor that it
-    /// repeats. They are written if the folder that the model came from has them.
+    /// Tensors that a folder may repeat: (name of the copy, name of the original). They are written if the
+    /// source folder had them.
     pub copies: Vec<(&'static str, &'static str)>,
-    /// Names of the tensors with a row for each token, which a folder with fewer tokens may lack rows of.
+    /// Names of tensors with a row per token; a folder with fewer tokens may have fewer rows.
     pub tables: Vec<&'static str>,
-    /// Suffixes of tensor names that folders may contain and that are not parameters: masks, copies.
+    /// Suffixes of tensors that folders may contain but that are not parameters, such as masks and copies.
     pub ignored: Vec<&'static str>,
 }
 
-/// A tensor of a folder, and the rows of a parameter that it holds.
+/// A tensor of a folder, and the rows of a parameter that it contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderTensor {
-    /// The tensor's name in the folder.
+    /// Name of the tensor in the folder.
     pub name: String,
-    /// The tensor's shape in the folder.
+    /// Shape of the tensor in the folder.
     pub shape: Vec<usize>,
-    /// The parameter's name.
+    /// Name of the parameter.
     pub parameter: String,
-    /// The first of the tensor's rows in the parameter.
+    /// Index of the tensor's first row within the parameter.
     pub first_row: usize,
-    /// Whether the tensor is the transpose of the parameter; of a tensor with more dimensions, whether each
-    /// of its rows is the transpose of a matrix of the parameter.
+    /// Whether the tensor is the transpose of the parameter. If it has more than two dimensions, whether each
+    /// of its rows is the transpose of one of the parameter's matrices.
     pub transposed: bool,
-    /// Whether the rows of both halves of each of the parameter's matrices take turns in the tensor, which is
-    /// transposed; a row of a tensor with two dimensions is then a matrix of one column.
+    /// Whether the rows of the two halves of each of the parameter's matrices alternate in the transposed
+    /// tensor. In a two-dimensional tensor, each row is then a matrix of one column.
     pub interleaved: bool,
-    /// Whether the tensor is a 64-bit integer, of a u32 here.
+    /// Whether the tensor is a 64-bit integer; the parameter is u32.
     pub counter: bool,
 }
 
 impl FolderTensor {
-    /// Returns a tensor that is all of `parameter`, in its shape.
+    /// Creates a tensor that contains all of `parameter`, in the same shape.
     #[must_use]
     pub fn whole(name: String, parameter: String, shape: &[usize]) -> Self {
         let shape = shape.to_vec();
@@ -105,24 +104,25 @@ impl FolderTensor {
         }
     }
 
-    /// Returns kernels `[out, in, height, width]`, which are `[out, height, width, in]` here.
+    /// Creates a tensor of convolution kernels `[out, in, height, width]`; the parameter is `[out, height,
+    /// width, in]`.
     #[must_use]
     pub fn kernels(name: String, shape: [usize; 4]) -> Self {
         FolderTensor { transposed: true, ..Self::whole(name.clone(), name, &shape) }
     }
 
-    /// Returns a scalar count, which is `[1]` here.
+    /// Creates a scalar counter; the parameter has shape `[1]`.
     #[must_use]
     pub fn counter(name: String) -> Self {
         FolderTensor { counter: true, ..Self::whole(name.clone(), name, &[]) }
     }
 
-    /// Returns a matrix that is all of `parameter`, transposed. `shape` is the parameter's.
+    /// Creates a tensor that is the transpose of `parameter`, whose shape is `[rows, columns]`.
     pub(crate) fn transposed(name: String, parameter: String, [rows, columns]: [usize; 2]) -> Self {
         FolderTensor { transposed: true, ..Self::whole(name, parameter, &[columns, rows]) }
     }
 
-    /// Rows and columns in the parameter; a vector has rows of one column.
+    /// Rows and columns within the parameter; a vector has one column.
     #[must_use]
     pub fn rows_and_columns(&self) -> [usize; 2] {
         let [rows, columns] = match self.shape[..] {
@@ -133,7 +133,7 @@ impl FolderTensor {
         if self.transposed && self.shape.len() == 2 { [columns, rows] } else { [rows, columns] }
     }
 
-    /// Number, rows and columns of the matrices in the parameter that the tensor has transposed.
+    /// Number, rows and columns of the parameter's matrices that the tensor stores transposed.
     #[must_use]
     pub fn matrices(&self) -> [usize; 3] {
         match (&self.shape[..], self.rows_and_columns()) {

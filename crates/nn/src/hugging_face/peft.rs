@@ -8,18 +8,18 @@ use super::{peft_patterns, peft_targets};
 use crate::lora::Lora;
 use crate::lora_terms::LoraScaling;
 
-/// Prefix of the names of the matrices.
+/// Prefix of the matrices' names.
 const PREFIX: &str = "base_model.model.";
-/// The rank and the numerator of the factor where a folder has none.
+/// PEFT's default of `r` and `lora_alpha`.
 const DEFAULT: usize = 8;
 
-/// The advice about matrices that were trained beside a changed base.
+/// Advice for an adapter that was trained on a modified base model.
 const CHANGED_BASE: &str = "the adapter belongs to a base whose weights PEFT changes before training: convert \
     it with `save_pretrained(…, path_initial_model_for_weight_conversion=…)` of PEFT, or merge it there";
 const OTHER_FORWARD: &str = "it changes what an adapter computes";
 const MORE_PARAMETERS: &str = "it trains parameters beside the matrices of adapters";
 
-/// The keys of an `adapter_config.json`, those of PEFT 0.21.
+/// The keys of an `adapter_config.json` as of PEFT 0.21.
 pub(crate) const ADAPTER: Reader = Reader {
     of: "`adapter_config.json` of a PEFT folder",
     keys: &[
@@ -83,34 +83,34 @@ pub(crate) const ADAPTER: Reader = Reader {
     unlisted: Unlisted::RefusedIfSet,
 };
 
-/// The settings of adapters in an `adapter_config.json`.
+/// The adapter settings in an `adapter_config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterConfig {
-    /// The rank.
+    /// Rank of the adapters.
     pub r: usize,
-    /// Numerator of the factor.
+    /// Numerator of the scaling factor.
     pub alpha: f64,
-    /// The factor.
+    /// Formula of the scaling factor.
     pub scaling: LoraScaling,
-    /// Ranks of single modules, as `lora.rank_pattern` has them.
+    /// Ranks of individual modules, in the format of `lora.rank_pattern`.
     pub rank_pattern: Vec<String>,
-    /// Numerators of single modules, as `lora.alpha_pattern` has them.
+    /// Numerators of individual modules, in the format of `lora.alpha_pattern`.
     pub alpha_pattern: Vec<String>,
-    /// Probability of dropout.
+    /// Dropout probability.
     pub dropout: f64,
-    /// The modules, as `lora.targets` has them.
+    /// Modules with adapters, in the format of `lora.targets`.
     pub targets: Vec<String>,
-    /// Modules that are trained wholly, as `lora.train_also` has them.
+    /// Modules that are fully trained, in the format of `lora.train_also`.
     pub train_also: Vec<String>,
-    /// The model that they belong to: a folder, or a name on Hugging Face's hub.
+    /// The base model: a folder, or a name on Hugging Face's hub.
     pub base: Option<String>,
 }
 
 impl AdapterConfig {
-    /// Reads the text of an `adapter_config.json`.
+    /// Parses the text of an `adapter_config.json`.
     ///
     /// # Errors
-    /// Other text; adapters of another kind.
+    /// The text is invalid, or the adapters are of an unsupported kind.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = FolderConfig::parse(text)?;
         if config.value("peft_type").is_none() {
@@ -128,7 +128,7 @@ impl AdapterConfig {
             alpha_pattern: peft_patterns::read(&config, "alpha_pattern")?,
             dropout: config.number("lora_dropout")?.unwrap_or(0.0),
             targets: peft_targets::read(&config)?,
-            // PEFT takes any end of a name.
+            // PEFT accepts any suffix of a name.
             train_also: config
                 .texts("modules_to_save")?
                 .unwrap_or_default()
@@ -141,8 +141,8 @@ impl AdapterConfig {
 }
 
 impl Lora {
-    /// Returns the adapters, whose matrices are `tensors`, as a PEFT folder. `base` is the folder of their
-    /// model, and `is_transposed` whether linear layers are `[inputs, outputs]` there.
+    /// Describes the adapters as a PEFT folder. `tensors` are their matrices, and `base` is the folder of the
+    /// base model. `is_transposed`: the base stores linear layers as `[inputs, outputs]`.
     #[must_use]
     pub fn folder(
         &self,
@@ -182,7 +182,7 @@ impl Lora {
         }
     }
 
-    /// Returns the ranks and numerators of modules that have others than most, by key.
+    /// Returns the ranks and numerators of modules that deviate from the defaults, by key.
     fn patterns(&self, tensors: &[FolderTensor]) -> impl Iterator<Item = (&'static str, Value)> {
         let r = |module: &str| Some(self.rank_of(module)).filter(|r| *r != self.r).map(Value::from);
         let alpha =
@@ -196,17 +196,17 @@ impl Lora {
     }
 }
 
-/// Returns a glob of all names that end with `end`.
+/// Returns a glob that matches all names ending with `end`.
 fn any_end(end: &str) -> String {
     format!("*{}", glob::Pattern::escape(end))
 }
 
-/// Returns the modules whose adapters are `tensors`.
+/// Returns the names of the modules that have adapters, from the adapters' `tensors`.
 fn adapted(tensors: &[FolderTensor]) -> impl Iterator<Item = &str> {
     tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(".lora_A.weight"))
 }
 
-/// Returns a whole number without a decimal point, as PEFT writes it.
+/// Formats a whole number without a decimal point, as PEFT writes it.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
 }

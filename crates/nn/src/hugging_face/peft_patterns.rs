@@ -1,4 +1,4 @@
-//! The values of single modules in an `adapter_config.json`.
+//! Per-module values in an `adapter_config.json`.
 
 use serde_json::{Map, Value};
 
@@ -6,11 +6,11 @@ use super::FolderConfig;
 use super::peft_targets::ported;
 use crate::targets::REGEX;
 
-/// Reads the object `key` as texts such as `q_proj=8`. Each name is a regular expression of the end of a
+/// Reads the object `key` as texts such as `q_proj=8`. Each name is a regular expression for the end of a
 /// module's name.
 ///
 /// # Errors
-/// A value that is no number; a name that is no regular expression.
+/// A value is not a number, or a name is not a regular expression.
 pub(super) fn read(config: &FolderConfig, key: &str) -> Result<Vec<String>, String> {
     let Some(object) = config.object(key)? else { return Ok(Vec::new()) };
     let text = |(name, value): (&str, &Value)| match value.is_number() {
@@ -20,7 +20,7 @@ pub(super) fn read(config: &FolderConfig, key: &str) -> Result<Vec<String>, Stri
     object.entries().map(text).collect()
 }
 
-/// Returns the target of a name of PEFT.
+/// Converts a name in PEFT's syntax to a target.
 fn target(name: &str) -> Result<String, String> {
     let is_plain = |character: char| character.is_alphanumeric() || "._-".contains(character);
     match name.chars().all(is_plain) {
@@ -29,7 +29,7 @@ fn target(name: &str) -> Result<String, String> {
     }
 }
 
-/// Returns the values of `modules` that have one, by name.
+/// Returns the values of those `modules` that have one, by name.
 pub(super) fn written<'a>(
     modules: impl Iterator<Item = &'a str>,
     value: impl Fn(&str) -> Option<Value>,

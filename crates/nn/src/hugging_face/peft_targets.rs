@@ -1,17 +1,17 @@
-//! The modules that an `adapter_config.json` names, as targets of adapters.
+//! Translates the modules listed in an `adapter_config.json` to adapter targets.
 
 use super::FolderConfig;
 use crate::targets::{ALL, REGEX, Target};
 
-/// A regular expression of the modules of a model's blocks, whose names have a number.
+/// Regular expression of modules inside a model's blocks, whose names contain a number.
 const IN_A_BLOCK: &str = "(?:.*\\.)?\\d+\\..*";
-/// Characters that have a meaning in a regular expression.
+/// Characters with a special meaning in regular expressions.
 const SPECIAL: [char; 14] = ['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '^', '$'];
 
-/// Reads the targets. Excluded modules and chosen layers become conditions of regular expressions.
+/// Reads the targets. Excluded modules and selected layers become conditions of regular expressions.
 ///
 /// # Errors
-/// No targets; settings that contradict each other.
+/// There is no target, or settings contradict each other.
 pub(super) fn read(config: &FolderConfig) -> Result<Vec<String>, String> {
     let layers = layers(config)?;
     let excluded = excluded(config)?;
@@ -34,7 +34,7 @@ pub(super) fn read(config: &FolderConfig) -> Result<Vec<String>, String> {
     let target = |name: &&str| match &layers {
         None if excluded.is_empty() => (*name).to_owned(),
         None => format!("{REGEX}{excluded}(?:.*\\.)?{}", escaped(name)),
-        // All of a module's name has it in any layer.
+        // A complete module name matches in any layer.
         Some(layers) => {
             let name = escaped(name);
             format!("{REGEX}{excluded}(?:{name}|{layers}.*\\.{name})")
@@ -43,10 +43,10 @@ pub(super) fn read(config: &FolderConfig) -> Result<Vec<String>, String> {
     checked(names.iter().map(target).collect())
 }
 
-/// Returns the targets.
+/// Checks the targets and returns them.
 ///
 /// # Errors
-/// One that is no regular expression.
+/// A target is not a valid regular expression.
 fn checked(targets: Vec<String>) -> Result<Vec<String>, String> {
     match targets.iter().find_map(|target| Target::new(target).mistake()) {
         Some(mistake) => Err(mistake),
@@ -54,10 +54,10 @@ fn checked(targets: Vec<String>) -> Result<Vec<String>, String> {
     }
 }
 
-/// Returns a regular expression of Python with this program's spelling of the end of a text.
+/// Converts a Python regular expression to this program's syntax for the end of a text.
 ///
 /// # Errors
-/// A text that is no regular expression.
+/// The text is not a regular expression.
 pub(super) fn ported(pattern: &str) -> Result<String, String> {
     let mut ported = String::new();
     let mut is_escaped = false;
@@ -69,7 +69,7 @@ pub(super) fn ported(pattern: &str) -> Result<String, String> {
     Target::new(&format!("{REGEX}{ported}")).mistake().map_or(Ok(ported), Err)
 }
 
-/// The condition that a name is not excluded.
+/// Returns a regular expression that matches excluded modules, if any are listed.
 fn excluded(config: &FolderConfig) -> Result<Option<String>, String> {
     if config.is_empty("exclude_modules") {
         return Ok(None);
@@ -85,8 +85,8 @@ fn excluded(config: &FolderConfig) -> Result<Option<String>, String> {
     Ok(Some(format!("(?!(?:{pattern})\\z)")))
 }
 
-/// The condition that the first number in a name, behind one of the patterns if there are any, is a chosen
-/// layer.
+/// Returns a regular expression that matches modules of the selected layers, if any are listed. The layer is
+/// the first number in the name, after one of the `layers_pattern` names if there are any.
 fn layers(config: &FolderConfig) -> Result<Option<String>, String> {
     if config.is_empty("layers_to_transform") {
         return match config.is_empty("layers_pattern") {
@@ -103,7 +103,7 @@ fn layers(config: &FolderConfig) -> Result<Option<String>, String> {
         Ok(text) => text.into_iter().filter(|text| !text.is_empty()).collect(),
         Err(_) => config.texts("layers_pattern")?.unwrap_or_default(),
     };
-    // Any list of modules: parts that are no numbers.
+    // Any list of modules: name components that are not numbers.
     let before = match patterns.is_empty() {
         true => "(?:(?!\\d+\\.)[^.]*\\.)+".to_owned(),
         false => format!("(?:.*?\\.)?(?:{})\\.", patterns.join("|")),
@@ -111,7 +111,7 @@ fn layers(config: &FolderConfig) -> Result<Option<String>, String> {
     Ok(Some(format!("(?={before}(?:{})\\.)", numbers.join("|"))))
 }
 
-/// Returns a name as a regular expression of itself.
+/// Escapes a name for use in a regular expression.
 fn escaped(name: &str) -> String {
     name.chars().flat_map(|c| SPECIAL.contains(&c).then_some('\\').into_iter().chain([c])).collect()
 }
@@ -139,7 +139,8 @@ mod tests {
         AdapterConfig::parse(&config.to_string())
     }
 
-    /// The modules of three layers by index, as PEFT 0.21.2 chooses them (`check_target_module_exists`).
+    /// Compares the selected modules of three layers, by index, with the selection of PEFT 0.21.2
+    /// (`check_target_module_exists`).
     #[test]
     fn modules_are_those_that_peft_chooses() {
         let modules: Vec<String> =
@@ -200,7 +201,7 @@ mod tests {
                 json!({"target_modules": "all-linear", "exclude_modules": ["mlp.up_proj", "q_proj", "down_proj"]}),
                 &[1, 2, 3, 4, 8, 9, 10, 11, 15, 16, 17, 18][..],
             ),
-            // The layers are not those of a module that is named as a whole.
+            // Selected layers do not apply to a module that is named completely.
             (
                 json!({"target_modules": ["model.layers.2.mlp.up_proj", "q_proj"], "layers_to_transform": [0]}),
                 &[0, 19][..],

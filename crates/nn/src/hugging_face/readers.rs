@@ -3,7 +3,7 @@
 use system::readers::{FileKey, Reader, Unlisted};
 
 const OTHER_RESULT: &str = "it changes what the model computes";
-/// Values of a setting that has no effect.
+/// Values of a setting that have no effect.
 const NONE: &[&str] = &["false", "0", "\"\"", "[]", "{}"];
 
 /// Settings of every kind of model.

@@ -7,8 +7,8 @@ use tensor::ops::attention::{Heads, Qkv};
 use super::{Dropout, Layer, Linear, within};
 use crate::error::{NnError, Result};
 
-/// Queries, keys and values by one linear layer or by three, attention over each head, and an output
-/// projection.
+/// Causal self-attention: queries, keys and values from one linear layer or three, attention per head, and an
+/// output projection.
 #[derive(Debug)]
 pub struct CausalSelfAttention {
     qkv: Qkv<Linear>,
@@ -18,13 +18,13 @@ pub struct CausalSelfAttention {
 }
 
 impl CausalSelfAttention {
-    /// Returns the layer. `qkv` gives the columns that `heads` states, and `projection` takes `heads.query ·
-    /// heads.width`; shards of both have equal parts of the heads.
+    /// Creates the layer. `qkv` must output the columns described by `heads`, and `projection` takes
+    /// `heads.query · heads.width`. Shards of both have equal parts of the heads.
     pub fn new(qkv: Qkv<Linear>, projection: Linear, heads: Heads) -> Self {
         CausalSelfAttention { qkv, projection, heads, dropout: Dropout::none() }
     }
 
-    /// Returns the same layer with dropout of attention weights in training.
+    /// Adds dropout of attention weights in training.
     #[must_use]
     pub fn dropping(self, dropout: Dropout) -> Self {
         CausalSelfAttention { dropout, ..self }
@@ -32,7 +32,7 @@ impl CausalSelfAttention {
 }
 
 impl CausalSelfAttention {
-    /// Mixes values and projects the results, of the blocks that `qkv` has.
+    /// Computes attention over the blocks of `qkv`, and projects the results.
     fn attend(&self, tape: &Tape, qkv: Qkv<Var>, measures: AttentionMeasures) -> Result<Var> {
         let mixed_blc = within(tape, "attention", || {
             Ok(ops::attention(tape, qkv, self.heads, self.dropout.site(), measures)?)
@@ -47,7 +47,7 @@ impl Layer for CausalSelfAttention {
     /// Maps `[batch, time, width]` to the same shape.
     ///
     /// # Errors
-    /// Operands of a wrong shape, out of memory, a failed collective.
+    /// An operand has a wrong shape, memory is exhausted, or a collective failed.
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
         let measures = AttentionMeasures {

@@ -1,14 +1,14 @@
-//! The transformer block: two branches on a residual stream.
+//! A transformer block: two branches on a residual stream.
 
 use autograd::{Tape, Var, map};
 
 use super::{Dropout, Layer, Multiplier, Norm, Residual, within};
 use crate::error::Result;
 
-/// Attention `A`, then feed-forward layers `F`, each a branch with norms `N`.
+/// A block of attention `A` followed by feed-forward layers `F`; each is a branch with norms `N`.
 #[derive(Debug)]
 pub struct Block<N, A, F> {
-    /// The module in which its operators run.
+    /// Module name under which its operators run.
     pub(super) name: String,
     pub(super) attention: Branch<N, A>,
     pub(super) feed_forward: Branch<N, F>,
@@ -17,17 +17,17 @@ pub struct Block<N, A, F> {
 /// A branch of the residual stream: x + scale · after(layers(before(x))).
 #[derive(Debug)]
 pub(super) struct Branch<N, L> {
-    /// The norm of the branch's input; `None`: the stream itself.
+    /// Norm of the branch's input; `None` for an unnormalised input.
     pub(super) before: Option<N>,
     pub(super) layers: L,
-    /// The norm of the branch's result, if there is one.
+    /// Norm of the branch's result, if any.
     pub(super) after: Option<N>,
     pub(super) scale: Multiplier,
     pub(super) dropout: Dropout,
 }
 
 impl<N, L> Branch<N, L> {
-    /// Returns a branch with a norm of its input.
+    /// Creates a branch with a norm of its input only.
     pub(super) fn pre_norm(before: N, layers: L, dropout: Dropout) -> Self {
         Branch { before: Some(before), layers, after: None, scale: Multiplier::ONE, dropout }
     }
@@ -44,7 +44,7 @@ where
         self.output(tape, sum, branch)
     }
 
-    /// Returns the stream, and the input of the layers.
+    /// Returns the stream's sum, and the input of the layers.
     fn input(&self, tape: &Tape, stream: Residual) -> Result<(Var, Var)> {
         match &self.before {
             Some(norm) => stream.normalise(tape, norm),
@@ -52,7 +52,7 @@ where
         }
     }
 
-    /// Returns the stream with the output of the layers.
+    /// Adds the layers' output to the stream.
     fn output(&self, tape: &Tape, sum: Var, branch: Var) -> Result<Residual> {
         let branch = map(tape, [branch], |_, [mut branch]| {
             if let Some(norm) = &self.after {

@@ -7,16 +7,16 @@ use crate::error::Result;
 use crate::parameters::Parameters;
 use crate::placements::ParallelStyle;
 
-/// A site at which elements are dropped in training, or none.
+/// A dropout site, or no dropout.
 #[derive(Clone, Debug)]
 pub struct Dropout {
     site: Option<ops::Dropout>,
 }
 
 impl Dropout {
-    /// Drops elements with `probability`, 0 to below 1, by random numbers of the model's seed and of `site`,
-    /// a unique name. With 0 no operator is called. Arrays are those between layers, whose rows may be in
-    /// shards.
+    /// Creates a site that drops elements with `probability`, 0 to below 1. Random numbers depend on the
+    /// model's seed and the unique name `site`. With probability 0, no operator is called. Applies to arrays
+    /// between layers, whose rows may be sharded.
     pub fn new(parameters: &Parameters, site: &str, probability: f64) -> Self {
         Self::with(parameters, site, probability, |site| match parameters.shards_rows() {
             true => site.over_rows(),
@@ -24,7 +24,7 @@ impl Dropout {
         })
     }
 
-    /// [`Dropout::new`] of arrays within a layer that is in shards, each of which has a site of its own.
+    /// Does the same as [`Dropout::new`] for arrays inside a sharded layer; each shard has a site of its own.
     pub(super) fn of_shards(parameters: &Parameters, site: &str, probability: f64) -> Self {
         let shards = parameters.shards();
         Self::with(parameters, site, probability, |site| match shards.is_divided() {
@@ -33,7 +33,7 @@ impl Dropout {
         })
     }
 
-    /// [`Dropout::new`] of the input of a linear layer that is divided by `style`. Shards of a
+    /// Does the same as [`Dropout::new`] for the input of a linear layer sharded by `style`. Shards of a
     /// column-parallel layer have the same input.
     pub(super) fn of_layer_input(
         parameters: &Parameters,
@@ -58,12 +58,12 @@ impl Dropout {
         Dropout { site: (probability > 0.0).then(new) }
     }
 
-    /// No dropout.
+    /// Creates a layer that drops nothing.
     pub fn none() -> Self {
         Dropout { site: None }
     }
 
-    /// The site for an operator that drops elements itself.
+    /// The site, for an operator that applies dropout itself.
     pub(super) fn site(&self) -> Option<&ops::Dropout> {
         self.site.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Token embedding, without positions or with learned or fixed ones.
+//! Token embedding with learned, fixed or no position embedding.
 
 use autograd::ops::{Positions, TokenTable};
 use autograd::{Tape, Var, Weight, ops};
@@ -11,11 +11,10 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// The vector of each token, plus the vector of its position if there are positions. Positions count from the
-/// start of a token's document.
+/// Embeds tokens, and adds position embeddings if there are any. Positions restart with each document.
 #[derive(Debug)]
 pub struct Embedding {
-    /// The table, or its shards that are here.
+    /// The token table, or its local shards.
     tables: Vec<Weight>,
     padding: Option<u32>,
     positions: Table,
@@ -31,10 +30,10 @@ enum Table {
 }
 
 impl Embedding {
-    /// Registers `name`, of shape `[vocabulary, width]`.
+    /// Registers the token table `name`, of shape `[vocabulary, width]`.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or the name exists.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -47,16 +46,16 @@ impl Embedding {
         Ok(Embedding { tables, padding: None, positions: Table::None, is_sharded, shards_rows })
     }
 
-    /// Returns the same layer, in which the vector of the token `padding` gets no gradient.
+    /// Excludes the row of the token `padding` from training.
     #[must_use]
     pub fn with_padding(self, padding: Option<u32>) -> Self {
         Embedding { padding, ..self }
     }
 
-    /// Registers `name`, of shape `[context, width]`, as learned positions.
+    /// Registers the learned position table `name`, of shape `[context, width]`.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or the name exists.
     pub fn with_positions(
         self,
         parameters: &mut Parameters,
@@ -68,11 +67,11 @@ impl Embedding {
         Ok(Embedding { positions, ..self })
     }
 
-    /// Registers the buffer `name`, of shape `[context, width]`: sines and cosines of positions (Vaswani and
-    /// others, *Attention Is All You Need*, 2017).
+    /// Registers sinusoidal positions as the buffer `name`, of shape `[context, width]` (Vaswani and others,
+    /// *Attention Is All You Need*, 2017).
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or the name exists.
     pub fn with_sinusoids(self, parameters: &mut Parameters, name: &str, context: usize) -> Result<Self> {
         let width = self.width();
         let values = (0..context * width).map(|i| sinusoid(i / width, i % width, width));
@@ -91,10 +90,10 @@ impl Embedding {
         self.tables[0].shape().columns()
     }
 
-    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`, of which rows may be in shards.
+    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`, whose rows may be sharded.
     ///
     /// # Errors
-    /// A token outside the table, more positions than were registered, out of memory.
+    /// A token is outside the table, there are more positions than registered, or memory is exhausted.
     pub fn forward(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
         let positions = match &self.positions {
             Table::None => None,
@@ -102,7 +101,7 @@ impl Embedding {
             Table::Fixed(table) => Some(Positions::Fixed(table.tensor())),
         };
         let table = match self.is_sharded {
-            // Passes that generate text have few rows, which every rank computes.
+            // Passes that generate text have few rows, so every rank computes all of them.
             true => TokenTable::Shards {
                 tables: &self.tables,
                 shards_rows: self.shards_rows && tape.pass().cache.is_none(),
@@ -113,7 +112,7 @@ impl Embedding {
     }
 }
 
-/// sin(position / 10000^(2i / width)) in column 2i, and the cosine in column 2i + 1.
+/// Returns sin(position / 10000^(2i / width)) for column 2i, and the cosine for column 2i + 1.
 fn sinusoid(position: usize, column: usize, width: usize) -> f32 {
     let exponent = (column / 2 * 2) as f64 / width as f64;
     let angle = position as f64 / libm::pow(10_000.0, exponent);

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// width → 4 · width with an activation → width.
+/// Two linear layers with an activation in between: width → 4 · width → width.
 #[derive(Debug)]
 pub struct FeedForward {
     layers: Layers,
@@ -19,21 +19,21 @@ pub struct FeedForward {
 
 #[derive(Debug)]
 enum Layers {
-    /// One operator for both layers.
+    /// One fused operator for both layers.
     Fused(Box<FeedForwardWeights>),
-    /// Two operators, because one of the layers has an adapter, the first alone is in FP8, or they are in
-    /// shards.
+    /// Two operators, because a layer has an adapter, only the first is in FP8, or the layers are sharded.
     Separate(Box<[Linear; 2]>),
-    /// Two operators, of which the second computes the activation of its input, which it stores in FP8 only.
+    /// Two operators. The second is in FP8: it computes the activation itself and stores only FP8 codes of
+    /// it.
     Fp8(Box<[Linear; 2]>),
 }
 
 impl FeedForward {
-    /// Registers the weights of `{prefix}.mlp_fc` and `{prefix}.mlp_proj`, and with `biases` their biases,
-    /// which start at zero. `init` holds the initial values of the first weight, then the second.
+    /// Registers the weights of `{prefix}.mlp_fc` and `{prefix}.mlp_proj` and, with `biases`, their biases,
+    /// initialised to zero. The two `Init`s are for the first and the second weight.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -63,7 +63,7 @@ impl FeedForward {
     }
 }
 
-/// The weights of two whole layers.
+/// Returns the weights of two whole layers.
 fn fused(expand: Linear, project: Linear) -> Result<FeedForwardWeights> {
     let expand = expand.into_whole()?;
     let project = project.into_whole()?;
@@ -81,7 +81,7 @@ impl Layer for FeedForward {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
             Layers::Fused(weights) => Ok(ops::feed_forward(tape, x, weights, self.activation)?),

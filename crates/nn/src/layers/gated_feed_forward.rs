@@ -10,23 +10,23 @@ use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// width → activation(gate) · up, of `hidden` values each, with or without bounds → width.
+/// A gated feed-forward layer: width → activation(gate) · up, with `hidden` values each → width.
 #[derive(Debug)]
 pub struct GatedFeedForward {
     gate_up: Linear,
     down: Linear,
-    /// The weights of both layers of each shard that is here, for one operator; none in FP8, where the second
-    /// layer computes the gate of its input, which it stores in FP8 only.
+    /// Weights of both layers by local shard, for a fused operator. Empty in FP8, where the second layer
+    /// computes the gate itself and stores only FP8 codes of it.
     fused: Vec<GatedFeedForwardWeights>,
     gate: Gate,
 }
 
 impl GatedFeedForward {
-    /// Registers `{prefix}.gate_up_proj.weight` `[2 · hidden, width]`, the rows of the gate before those of
-    /// up, and `{prefix}.down_proj.weight` `[width, hidden]`; with `biases` also those of both.
+    /// Registers `{prefix}.gate_up_proj.weight` `[2 · hidden, width]`, first the gate's rows, then up's, and
+    /// `{prefix}.down_proj.weight` `[width, hidden]`; with `biases`, also their biases.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -57,10 +57,10 @@ impl GatedFeedForward {
         Ok(GatedFeedForward { gate_up, down, fused, gate })
     }
 
-    /// Maps the copy of the input of one shard to its result.
+    /// Computes the result of one shard from its copy of the input.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
         within(tape, "mlp", || match self.fused.get(shard) {
             Some(weights) => Ok(ops::gated_feed_forward(tape, x_bld, weights, self.gate)?),
@@ -73,7 +73,7 @@ impl GatedFeedForward {
     }
 }
 
-/// The weights of both layers, shard by shard.
+/// Returns the weights of both layers by shard.
 fn fused_weights(gate_up: &Linear, down: &Linear) -> Vec<GatedFeedForwardWeights> {
     let is_partial = gate_up.edges().is_sharded();
     let pairs = gate_up.shards.iter().zip(&down.shards);
@@ -93,7 +93,7 @@ impl Layer for GatedFeedForward {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory, a failed collective.
+    /// The shape or dtype differs, memory is exhausted, or a collective failed.
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
         let x_bld = self.gate_up.enter(tape, x_bld)?;

@@ -12,7 +12,7 @@ use crate::parameters::Parameters;
 /// Sizes and options of a [`GptBlock`].
 #[derive(Clone, Copy, Debug)]
 pub struct GptBlockSizes {
-    /// Values of the residual stream.
+    /// Width of the residual stream.
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
@@ -20,19 +20,19 @@ pub struct GptBlockSizes {
     pub biases: bool,
     /// Activation of the feed-forward layers.
     pub activation: Activation,
-    /// Probability of dropout of attention weights and of both branches.
+    /// Dropout probability of attention weights and of both branches.
     pub dropout: f64,
 }
 
-/// GPT-2's block: layer norms, and feed-forward layers with one activation.
+/// GPT-2's block: layer norms, attention, and feed-forward layers with one activation.
 pub type GptBlock = Block<LayerNorm, CausalSelfAttention, FeedForward>;
 
 impl GptBlock {
-    /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers
+    /// Registers the parameters of layer `index` as `h.{index}.…`. The second `Init` is for the two layers
     /// whose outputs are added to the residual stream.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(
         parameters: &mut Parameters,
         index: usize,

@@ -1,4 +1,4 @@
-//! The layers that expand latents to queries, keys and values.
+//! Layers that expand latents to queries, keys and values.
 
 use autograd::ops::{LatentLayer, Rotary};
 use autograd::{Tape, Var, Weight, ops};
@@ -14,27 +14,28 @@ use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// The dimension of columns in `[batch, time, columns]`.
+/// Index of the column dimension in `[batch, time, columns]`.
 const COLUMNS: usize = 2;
 
-/// Queries, keys and values of latents. Shards have equal parts of the heads.
+/// Expands latents to queries, keys and values. Shards have equal parts of the heads.
 #[derive(Debug)]
 pub struct LatentQkv {
     queries: Linear,
     keys_values: Linear,
     edges: ShardEdges,
-    /// The heads of a shard.
+    /// Heads of one shard.
     heads: LatentHeads,
-    /// Columns of the latents of keys and values, of the rotated columns and of the queries' input.
+    /// Numbers of columns of the keys' and values' latents, of the rotated columns, and of the queries'
+    /// input.
     inputs: [usize; 3],
 }
 
 impl LatentQkv {
-    /// Registers, below `prefix`, `q_b_proj`, or `q_proj` if queries have no latents, and `kv_b_proj`.
-    /// `width` is that of the layer's input.
+    /// Registers `q_b_proj` (or `q_proj` if queries have no latents) and `kv_b_proj` below `prefix`. `width`
+    /// is the layer's input width.
     ///
     /// # Errors
-    /// Out of memory, a name that exists, heads that shards do not divide.
+    /// Memory is exhausted, a name exists, or the shards do not divide the heads.
     pub(super) fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -68,8 +69,8 @@ impl LatentQkv {
         Ok(LatentQkv { queries, keys_values, edges, heads, inputs: [sizes.keys_values, rotated, input] })
     }
 
-    /// Returns the latents of keys and values, the rotated columns of keys and the input of queries for each
-    /// shard that is here: all of them are copied at once.
+    /// Copies the keys' and values' latents, the rotated columns of keys and the queries' input for each
+    /// local shard, all in one copy.
     pub(super) fn enter(&self, tape: &Tape, parts: [Var; 3]) -> Result<[Var; 3]> {
         if !self.edges.is_sharded() {
             return Ok(parts);
@@ -87,11 +88,11 @@ impl LatentQkv {
         self.edges
     }
 
-    /// Maps the results of [`LatentQkv::enter`], of one shard, to queries, keys and values without their
-    /// positions, arranged as attention takes them.
+    /// Maps the results of [`LatentQkv::enter`] for one shard to packed queries, keys and values, not yet
+    /// rotated.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub(super) fn forward_shard(
         &self,
         tape: &Tape,
@@ -107,10 +108,10 @@ impl LatentQkv {
         within(tape, "latents", || Ok(ops::latent_qkv(tape, [queries, keys_values, rotated], self.heads)?))
     }
 
-    /// Maps the parts of a shard to the result of attention in a pass with caches, which keep latents.
+    /// Computes attention of a shard in a pass with caches, which store latents.
     ///
     /// # Errors
-    /// As [`LatentQkv::forward_shard`]; no cache.
+    /// Errors of [`LatentQkv::forward_shard`], or the pass has no cache.
     pub(super) fn attend_cached(
         &self,
         tape: &Tape,

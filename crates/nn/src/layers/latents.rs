@@ -1,5 +1,5 @@
-//! The latents of attention (DeepSeek-AI, *DeepSeek-V2*, 2024): narrow vectors from which queries, and keys
-//! and values, are expanded.
+//! Latents of attention (DeepSeek-AI, *DeepSeek-V2*, 2024): narrow vectors that are expanded to queries, and
+//! to keys and values.
 
 use autograd::{Tape, Var, ops};
 
@@ -8,35 +8,35 @@ use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Widths of the latents of a layer.
+/// Widths of a layer's latents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentSizes {
-    /// Columns of the latents of keys and values.
+    /// Number of columns of the keys' and values' latents.
     pub keys_values: usize,
-    /// Columns of the latents of queries; 0: queries are computed from the layer's input.
+    /// Number of columns of the queries' latents; 0 if queries are computed from the layer's input.
     pub queries: usize,
-    /// Columns of a query or key that rotate, which the keys of all heads share.
+    /// Number of rotated columns of a query or key; the keys of all heads share them.
     pub rotated: usize,
-    /// Whether neighbouring columns rotate together.
+    /// Whether adjacent columns rotate together.
     pub interleaved: bool,
 }
 
-/// The layers before attention whose results all heads share.
+/// The layers that compute latents; all heads share their results.
 #[derive(Debug)]
 pub struct Latents {
     sizes: LatentSizes,
-    /// The latents of queries, if there are some.
+    /// Layer and norm of the queries' latents, if any.
     queries: Option<(Linear, RmsNorm)>,
-    /// The latents of keys and values beside the rotated columns of keys.
+    /// Layer and norm of the keys' and values' latents; the layer also outputs the rotated columns of keys.
     keys_values: (Linear, RmsNorm),
 }
 
 impl Latents {
-    /// Registers, below `prefix`, `q_a_proj` and `q_a_layernorm` if queries have latents, then
-    /// `kv_a_proj_with_mqa` and `kv_a_layernorm`.
+    /// Registers `q_a_proj` and `q_a_layernorm` (if queries have latents), then `kv_a_proj_with_mqa` and
+    /// `kv_a_layernorm`, below `prefix`.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub(super) fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -61,11 +61,11 @@ impl Latents {
         Ok(Latents { sizes, queries, keys_values })
     }
 
-    /// Maps `x [.., width]` to the latents of keys and values, the rotated columns of keys, and the
-    /// latents of queries or `x`.
+    /// Maps `x [.., width]` to the keys' and values' latents, the rotated columns of keys, and the queries'
+    /// latents, or `x` if there are none.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub(super) fn parts(&self, tape: &Tape, x: Var) -> Result<[Var; 3]> {
         let (layer, norm) = &self.keys_values;
         let axis = x.tensor().shape().dims().len() - 1;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Epsilon added to the variance; the value of GPT-2 and PyTorch.
+/// Epsilon added to the variance, as in GPT-2 and PyTorch.
 const EPSILON: f32 = 1e-5;
 
 /// Normalises rows to mean 0 and variance 1, then applies the weight and the bias, if any.
@@ -25,14 +25,14 @@ impl LayerNorm {
     /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[width]`.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let layer = Self::without_bias(parameters, name, width)?;
         let bias = Some(parameters.create(&format!("{name}.bias"), [width], Init::Constant(0.0))?);
         Ok(LayerNorm { bias, ..layer })
     }
 
-    /// Registers `{name}.weight` alone.
+    /// Registers only `{name}.weight`.
     pub fn without_bias(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
         let weight = parameters.over_rows(weight);
@@ -43,7 +43,7 @@ impl LayerNorm {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             Ok(ops::layer_norm(tape, x, &self.weight, self.bias.as_ref(), self.settings)?)

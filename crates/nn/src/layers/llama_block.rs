@@ -23,14 +23,14 @@ system::names! {
         Before = "before",
         /// After the branch, as in OLMo 2.
         After = "after",
-        /// Before and after it, as in Gemma 2.
+        /// Before and after the branch, as in Gemma 2.
         Both = "both",
     }
 }
 
 impl NormPosition {
-    /// Names of the norms before and after attention, then of those before and after the feed-forward
-    /// layers, as Hugging Face has them.
+    /// Returns the norms before and after attention, then before and after the feed-forward layers, by
+    /// Hugging Face's names.
     fn names(self) -> [[Option<&'static str>; 2]; 2] {
         let (input, attention) = ("input_layernorm", "post_attention_layernorm");
         let (before, after) = ("pre_feedforward_layernorm", "post_feedforward_layernorm");
@@ -50,17 +50,17 @@ impl NormPosition {
 /// Sizes and options of a [`LlamaBlock`].
 #[derive(Clone, Copy, Debug)]
 pub struct LlamaBlockSizes {
-    /// Values of the residual stream.
+    /// Width of the residual stream.
     pub width: usize,
-    /// Attention heads and the computation of scores.
+    /// Attention heads, and the computation of scores.
     pub attention: Settings,
-    /// Latents of queries, keys and values, if there are some.
+    /// Latents of queries, keys and values, if any.
     pub latents: Option<LatentSizes>,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
-    /// The experts instead of those layers, if there are any.
+    /// The experts that replace these layers, if any.
     pub mixture: Option<MixtureSizes>,
-    /// The gate's function.
+    /// Function of the gate.
     pub gate: Gate,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
@@ -68,33 +68,33 @@ pub struct LlamaBlockSizes {
     pub output_bias: bool,
     /// Whether the feed-forward layers have biases.
     pub mlp_bias: bool,
-    /// Whether query heads have sinks.
+    /// Whether query heads have attention sinks.
     pub sinks: bool,
-    /// Span of the norms of queries and keys; `None` without them.
+    /// Columns that each norm of queries and keys covers; `None` without such norms.
     pub qk_norm: Option<QkNormSpan>,
     /// Positions of the norms.
     pub norms: NormPosition,
-    /// Whether the weights of norms are stored less 1.
+    /// Whether norms store their weights minus 1.
     pub norms_less_one: bool,
     /// Epsilon added to mean squares in norms.
     pub epsilon: f32,
     /// Factor of both branches.
     pub residual_scale: f64,
-    /// Probability of dropout of attention weights and of both branches.
+    /// Dropout probability of attention weights and of both branches.
     pub dropout: f64,
 }
 
-/// Llama's block: RMS norms, rotary positions, and gated feed-forward layers.
+/// Llama's block: RMS norms, rotary attention, and gated feed-forward layers.
 pub type LlamaBlock = Block<RmsNorm, RotaryAttention, BlockFeedForward>;
 
 impl LlamaBlock {
-    /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
-    /// two fused matrices: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and `v_proj`, unless they
-    /// have latents, and `mlp.gate_up_proj` those of `gate_proj` and `up_proj`. `projection` initialises the
-    /// layers whose outputs are added to the residual stream.
+    /// Registers the parameters of layer `index` as `model.layers.{index}.…`. Names are Hugging Face's,
+    /// except two fused matrices: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and `v_proj` (if
+    /// there are no latents), and `mlp.gate_up_proj` has the rows of `gate_proj` and `up_proj`. The second
+    /// `Init` is for the layers whose outputs are added to the residual stream.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(
         parameters: &mut Parameters,
         index: usize,
@@ -131,7 +131,7 @@ impl LlamaBlock {
         Ok(BlockFeedForward::Mixture(Box::new(layers)))
     }
 
-    /// Registers the norm before a branch, its layers and the norm after it.
+    /// Registers a branch: the norm before it, its layers, and the norm after it.
     fn branch<L>(
         parameters: &mut Parameters,
         name: &str,
@@ -197,7 +197,7 @@ impl LlamaBlock {
         Ok(layer.dropping(weights).with_sinks(sinks))
     }
 
-    /// Registers the layers of latents, if there are some.
+    /// Registers the layers that compute latents, if any.
     fn latents(
         parameters: &mut Parameters,
         prefix: &str,
@@ -209,7 +209,7 @@ impl LlamaBlock {
         Ok(Some(Latents::new(parameters, prefix, (sizes.width, latents), norm, init)?))
     }
 
-    /// Registers the norms of each head before the shards that share them, if layers are in shards.
+    /// If layers are sharded, registers the norms of single heads, which all shards share.
     fn shared_norm(
         parameters: &mut Parameters,
         prefix: &str,
@@ -220,7 +220,7 @@ impl LlamaBlock {
         of_heads.map(|span| Self::norm(parameters, prefix, sizes, span)).transpose()
     }
 
-    /// Registers norms of queries and keys.
+    /// Registers the norms of queries and keys.
     fn norm(
         parameters: &mut Parameters,
         prefix: &str,

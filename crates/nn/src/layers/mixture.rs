@@ -1,4 +1,4 @@
-//! A mixture of experts: gated feed-forward layers of which each row uses a few, chosen by a router.
+//! A mixture of experts: gated feed-forward layers, a few of which a router chooses for each row.
 
 use autograd::ops::{self, ExpertWeights, RouterState, RouterWeights};
 use autograd::{Tape, Var, Weight, map};
@@ -18,28 +18,28 @@ use crate::parameters::Parameters;
 /// Sizes and options of a [`Mixture`].
 #[derive(Clone, Copy, Debug)]
 pub struct MixtureSizes {
-    /// The choice of experts.
+    /// How experts are chosen.
     pub routing: Routing,
     /// Hidden width of an expert.
     pub width: usize,
-    /// Hidden width of the experts that all rows use; 0: there are none.
+    /// Hidden width of the shared experts, which all rows use; 0 for none.
     pub shared_width: usize,
     /// Whether the router has a bias.
     pub router_bias: bool,
     /// Whether the layers of experts have biases.
     pub biases: bool,
-    /// Whether scores are corrected where experts are chosen.
+    /// Whether a correction is added to the scores for choosing experts.
     pub correction: bool,
 }
 
-/// The sum over a row's experts of weight · expert(x), plus the shared experts.
+/// Computes the sum of weight · expert(x) over a row's experts, plus the shared experts.
 #[derive(Debug)]
 pub struct Mixture {
     router: RouterWeights,
     routing: Routing,
     correction: Option<ModelBuffer>,
     loads: LayerLoads,
-    /// The experts of each shard that is here.
+    /// The experts of each local shard.
     experts: Vec<ExpertWeights>,
     gate: Gate,
     shared: Option<GatedFeedForward>,
@@ -56,14 +56,14 @@ struct ExpertSizes<'a> {
 }
 
 impl Mixture {
-    /// Registers the layers of layer `index` of the model: `{prefix}.router.weight` `[experts, width]`, with
-    /// `sizes.correction` the buffer `{prefix}.router.correction`, `[experts]` f32, at first 0; for each
-    /// expert the rows of gate and up in `{prefix}.experts.gate_up_proj.weight` `[experts · 2 · hidden,
-    /// width]` and those of `{prefix}.experts.down_proj.weight` `[experts · width, hidden]`; biases; and
+    /// Registers the parameters of layer `index` of the model: `{prefix}.router.weight` `[experts, width]`;
+    /// with `sizes.correction`, the buffer `{prefix}.router.correction` `[experts]` f32, initially 0; the
+    /// experts' gate and up rows `{prefix}.experts.gate_up_proj.weight` `[experts · 2 · hidden, width]`, and
+    /// down rows `{prefix}.experts.down_proj.weight` `[experts · width, hidden]`; biases; and
     /// `{prefix}.shared_experts`, a [`GatedFeedForward`].
     ///
     /// # Errors
-    /// Out of memory, a name that exists; a hidden width that shards do not divide.
+    /// Memory is exhausted, a name exists, or the shards do not divide the hidden width.
     pub(super) fn new(
         parameters: &mut Parameters,
         (index, prefix, width): (usize, &str, usize),
@@ -105,7 +105,7 @@ impl Mixture {
         })
     }
 
-    /// Registers the experts of a shard.
+    /// Registers the experts of one shard.
     fn experts(
         parameters: &mut Parameters,
         sizes: &ExpertSizes<'_>,
@@ -146,7 +146,7 @@ impl Mixture {
             adapter::create_for_experts(parameters, &gate_up_layer)?,
             adapter::create_for_experts(parameters, &down_layer)?,
         ];
-        // Adapters multiply beside their layers in the compute type.
+        // Adapters multiply in the compute dtype, beside their layers.
         let mut fp8 = |layer: &ExpertLayer<'_>, adapter: &Option<_>, weight: &Weight| match adapter {
             Some(_) => Ok(None),
             None => {
@@ -159,13 +159,13 @@ impl Mixture {
         Ok(ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_partial })
     }
 
-    /// Maps the copy of the input of one shard to its result.
+    /// Computes the result of one shard from its copy of the input.
     fn forward_shard(&self, tape: &Tape, shard: usize, x: Var) -> Result<Var> {
         within(tape, "mlp", || {
             let experts = &self.experts[shard];
             let choices = within(tape, "router", || {
                 let logits = ops::router(tape, x.clone(), &self.router)?;
-                // All shards have the same rows, and the first one here counts them.
+                // All shards have the same rows; the first local one counts them.
                 let loads = if shard == 0 { self.loads.counts(tape)? } else { None };
                 let state = RouterState {
                     correction: self.correction.as_ref().map(ModelBuffer::tensor),
@@ -190,7 +190,7 @@ impl Layer for Mixture {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory, a failed collective.
+    /// The shape or dtype differs, memory is exhausted, or a collective failed.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let dtype = x.tensor().dtype();
         let x = within(tape, "experts", || self.edges.enter(tape, x))?;
@@ -199,7 +199,7 @@ impl Layer for Mixture {
     }
 }
 
-/// The feed-forward layers of a block: those that all rows use, or a mixture of experts.
+/// The feed-forward layers of a block.
 #[derive(Debug)]
 pub enum BlockFeedForward {
     /// The same layers for all rows.
@@ -214,7 +214,7 @@ impl Layer for BlockFeedForward {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         match self {
             BlockFeedForward::Dense(layers) => layers.forward(tape, x),

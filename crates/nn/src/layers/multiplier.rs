@@ -1,4 +1,4 @@
-//! Multiplication by a number.
+//! Multiplication by a constant.
 
 use autograd::ops::Pointwise;
 use autograd::{Tape, Var, ops};
@@ -6,7 +6,7 @@ use autograd::{Tape, Var, ops};
 use super::within;
 use crate::error::Result;
 
-/// A factor of a layer's result. With 1 no operator is called.
+/// A constant factor. With 1, no operator is called.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Multiplier(f32);
 
@@ -14,7 +14,7 @@ impl Multiplier {
     /// The factor 1.
     pub const ONE: Self = Multiplier(1.0);
 
-    /// Returns the multiplication by `factor`.
+    /// Creates a multiplication by `factor`.
     pub fn new(factor: f64) -> Self {
         Multiplier(factor as f32)
     }

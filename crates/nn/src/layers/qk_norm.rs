@@ -9,12 +9,12 @@ use crate::init::Init;
 use crate::parameters::Parameters;
 
 system::names! {
-    /// The queries and keys that one mean square covers.
+    /// The columns that one mean square of queries or keys covers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum QkNormSpan {
-        /// Each head.
+        /// The columns of one head.
         Head = "head",
-        /// All query heads of a position, and all its key heads.
+        /// The columns of all query heads of a position, or of all its key heads.
         All = "all",
     }
 }
@@ -22,21 +22,21 @@ system::names! {
 /// RMS norm of queries and of keys.
 #[derive(Clone, Debug)]
 pub struct QkNorm {
-    /// Weights of each shard that is here; one set for a norm of each head.
+    /// Weights of each local shard; a single entry if each head has its own norm.
     pub(super) weights: Vec<QkNormWeights>,
     pub(super) epsilon: f32,
     pub(super) span: QkNormSpan,
-    /// Columns of all query heads and of all key heads.
+    /// Numbers of columns of all query heads, and of all key heads.
     pub(super) columns: [usize; 2],
 }
 
 impl QkNorm {
-    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`: the norms' weights, at first 1, less
-    /// `offset`. They are `[heads.width]` each, which all shards share, or the columns of all heads, of which
-    /// shards have parts.
+    /// Registers the weights `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, initialised to 1 −
+    /// `offset`. Per head they are `[heads.width]` each and shared by all shards; otherwise they have the
+    /// columns of all heads and are sharded.
     ///
     /// # Errors
-    /// Out of memory, a name that exists, columns that shards do not divide.
+    /// Memory is exhausted, a name exists, or the shards do not divide the columns.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,

@@ -1,27 +1,27 @@
-//! The residual stream of a transformer, and the norms that read it.
+//! The residual stream of a transformer, and norms that read it.
 
 use autograd::{Tape, Var, ops};
 
 use super::{Stream, within};
 use crate::error::Result;
 
-/// A normalisation that adds the stream's pending branch in the same operator.
+/// A norm that can also add the stream's pending branch, in one operator.
 ///
-/// An implementation gives the same bits whether the branch is added here or earlier by [`Stream::close`], in
-/// both passes: it rounds the sum before it normalises, and adds the gradients of sum and normalised values
-/// with one rounding.
+/// The bits must not depend on whether the branch is added here or earlier by [`Stream::close`]. An
+/// implementation therefore rounds the sum before normalising it, and adds the gradients of sum and
+/// normalised values with one rounding.
 pub trait Norm {
-    /// Adds `branch`, if any, to `residual` and normalises the sum: (sum, normalised), both of the residual's
-    /// shape.
+    /// Adds `branch`, if any, to `residual` and normalises the sum. Returns (sum, normalised), both of the
+    /// residual's shape.
     fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)>;
 
-    /// Normalises `x`, of any shape with the norm's columns.
+    /// Normalises `x`, which has the norm's number of columns.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         self.forward_residual(tape, x, None).map(|(_, normalised)| normalised)
     }
 }
 
-/// The residual stream between blocks: the sum so far, and the last branch, which the next norm adds.
+/// The residual stream between blocks: a sum, and the last branch, which the next norm will add.
 #[derive(Debug)]
 pub struct Residual {
     sum: Var,
@@ -29,23 +29,24 @@ pub struct Residual {
 }
 
 impl Residual {
-    /// Returns a stream that starts with `sum`.
+    /// Starts a stream with `sum`.
     pub fn new(sum: Var) -> Self {
         Residual { sum, branch: None }
     }
 
-    /// Returns a stream of `sum + branch`, of the same shape, whose addition is pending.
+    /// Creates the stream `sum + branch`, whose addition is pending.
     pub fn pending(sum: Var, branch: Var) -> Self {
         Residual { sum, branch: Some(branch) }
     }
 
-    /// Adds the pending branch: the sum, twice, for the stream and for a branch without a norm.
+    /// Adds the pending branch. Returns the sum twice: for the stream, and as the input of a branch without a
+    /// norm.
     pub fn sum(self, tape: &Tape) -> Result<(Var, Var)> {
         let sum = self.close(tape)?;
         Ok((sum.clone(), sum))
     }
 
-    /// Adds the pending branch and normalises the sum: (sum, normalised).
+    /// Adds the pending branch and normalises the sum. Returns (sum, normalised).
     pub fn normalise(self, tape: &Tape, norm: &impl Norm) -> Result<(Var, Var)> {
         norm.forward_residual(tape, self.sum, self.branch)
     }

@@ -21,7 +21,7 @@ impl RmsNorm {
     /// Registers `{name}.weight` (ones), `[width]`. `epsilon` is added to the mean square.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or the name exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
         let weight = parameters.over_rows(weight);
@@ -29,7 +29,7 @@ impl RmsNorm {
         Ok(RmsNorm { name: name.to_owned(), weight, settings })
     }
 
-    /// Registers `{name}.weight` (zeros), `[width]`, which is the norm's weight less 1.
+    /// Registers `{name}.weight` (zeros), `[width]`, which stores the norm's weight minus 1.
     pub fn less_one(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(0.0))?.plus(1.0);
         let weight = parameters.over_rows(weight);
@@ -40,7 +40,7 @@ impl RmsNorm {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x, &self.weight, self.settings)?))
     }

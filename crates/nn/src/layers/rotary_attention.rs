@@ -12,22 +12,21 @@ use super::latents::Latents;
 use super::{Dropout, LatentQkv, Layer, Linear, QkNorm, QkNormSpan, within};
 use crate::error::{NnError, Result};
 
-/// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, columns]`
-/// f32, for the first columns of a head. It is not a buffer of the model's state, because the sizes
-/// determine it.
+/// Cosines and sines of all positions, `[context, columns]` f32, for the first columns of a head; shared by
+/// the layers of a stage. Not part of the model's state, because the sizes determine it.
 #[derive(Clone, Debug)]
 pub struct RotaryTable {
     table: Tensor,
 }
 
 impl RotaryTable {
-    /// Makes the table of positions 0 to `context`.
+    /// Computes the table of positions 0 to `context`.
     pub fn new(device: &Device, frequencies: Frequencies, context: usize) -> Result<Self> {
         let width = frequencies.width;
         Self::with(device, [context, width], || frequencies.table(context))
     }
 
-    /// Makes a table that rotates nothing, for heads of `width` columns.
+    /// Creates a table that rotates nothing, for heads of `width` columns.
     pub fn still(device: &Device, width: usize, context: usize) -> Result<Self> {
         let row = || (0..width).map(|column| if column < width / 2 { 1.0 } else { 0.0 });
         Self::with(device, [context, width], || (0..context).flat_map(|_| row()).collect())
@@ -42,18 +41,18 @@ impl RotaryTable {
         Ok(RotaryTable { table })
     }
 
-    /// Columns of a head that rotate.
+    /// Number of rotated columns per head.
     fn columns(&self) -> usize {
         self.table.shape().columns()
     }
 }
 
-/// The positions of queries and keys in a layer.
+/// Rotary tables of a layer.
 #[derive(Clone, Debug)]
 pub struct RotaryPositions {
-    /// The angles; `None` for a layer without positions.
+    /// The table of angles; `None` for a layer without positions.
     pub table: Option<RotaryTable>,
-    /// A table that rotates nothing, which norms of heads need where heads do not rotate as a whole.
+    /// A table that rotates nothing, needed by per-head norms if heads are not rotated as a whole.
     pub still: Option<RotaryTable>,
 }
 
@@ -79,8 +78,8 @@ impl QkvLayer {
     }
 }
 
-/// Queries, keys and values by one linear layer or from latents; optional normalisation and rotation of
-/// queries and keys; attention over each head; and an output projection.
+/// Rotary self-attention: queries, keys and values from a linear layer or latents, optional norms and
+/// rotation of queries and keys, attention per head, and an output projection.
 #[derive(Debug)]
 pub struct RotaryAttention {
     qkv: QkvLayer,
@@ -93,8 +92,8 @@ pub struct RotaryAttention {
 }
 
 impl RotaryAttention {
-    /// Returns the layer. `qkv` gives the columns that the heads state, and `projection` takes `heads.query ·
-    /// heads.value_width`; shards of both have equal parts of the heads.
+    /// Creates the layer. `qkv` must output the columns described by the heads, and `projection` takes
+    /// `heads.query · heads.value_width`. Shards of both have equal parts of the heads.
     pub fn new(
         qkv: QkvLayer,
         norm: Option<QkNorm>,
@@ -107,25 +106,25 @@ impl RotaryAttention {
         RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none(), sinks }
     }
 
-    /// Returns the same layer with dropout of attention weights in training.
+    /// Adds dropout of attention weights in training.
     #[must_use]
     pub fn dropping(self, dropout: Dropout) -> Self {
         RotaryAttention { dropout, ..self }
     }
 
-    /// Returns the same layer with a sink for every query head: those of each shard that is here.
+    /// Adds an attention sink for every query head; `sinks` has one weight per local shard.
     #[must_use]
     pub fn with_sinks(self, sinks: Vec<Weight>) -> Self {
         RotaryAttention { sinks, ..self }
     }
 
-    /// Returns whether all heads of a row have one norm.
+    /// Returns whether one norm covers all heads of a row.
     fn norms_rows(&self) -> bool {
         self.norm.as_ref().is_some_and(|norm| norm.span == QkNormSpan::All)
     }
 
-    /// Computes queries, keys and values by `forward`, block by block, normalises queries and keys, and
-    /// rotates them to their positions, unless attention does.
+    /// Computes queries, keys and values block by block with `forward`, normalises queries and keys, and
+    /// rotates them unless attention does that itself.
     fn qkv<const N: usize>(
         &self,
         tape: &Tape,
@@ -153,7 +152,7 @@ impl RotaryAttention {
         map(tape, [qkv], |_, [qkv]| rotated(qkv))
     }
 
-    /// Normalises all query heads of a row together, and all its key heads, if the layer has such a norm.
+    /// Applies the norm over all heads of a row, if the layer has one.
     fn row_norm(&self, tape: &Tape, qkv: Var, heads: Heads) -> Result<Var> {
         match self.norm.as_ref().filter(|_| self.norms_rows()) {
             Some(QkNorm { weights, epsilon, columns, .. }) => {
@@ -163,7 +162,7 @@ impl RotaryAttention {
         }
     }
 
-    /// Rotates the heads of a block, after the norm of each, if there is one.
+    /// Normalises each head of a block, if the layer has such a norm, and rotates it.
     fn rotated(&self, tape: &Tape, qkv: Var, heads: Heads) -> Result<Var> {
         let RotaryPositions { table, still } = &self.positions;
         let rotated = |qkv| match table {
@@ -199,15 +198,15 @@ impl RotaryAttention {
         }
     }
 
-    /// Returns whether attention rotates queries and keys itself: it does for the next tokens of sequences,
-    /// whose kernels are too short to be launched for each part.
+    /// Returns whether attention rotates queries and keys itself. It does for the next tokens of sequences,
+    /// because their kernels are too short to launch separately.
     fn rotates_in_attention(&self, tape: &Tape) -> bool {
         let is_plain = self.norm.is_none() && !self.qkv.measures() && !self.qkv.edges().is_sharded();
         tape.pass().extends_cache() && is_plain && self.positions.table.is_some()
     }
 
-    /// Mixes the values of tokens that see each other, and projects the results: one shard after the other,
-    /// unless attention computes all at once.
+    /// Computes attention and projects the results, one shard after another unless attention computes all
+    /// shards at once.
     fn attend(&self, tape: &Tape, qkv: Var) -> Result<Var> {
         let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
         match ops::attends_jointly(tape, &self.sinks, self.dropout.site(), measures) {
@@ -230,7 +229,7 @@ impl RotaryAttention {
         self.projection.forward_blocks(tape, mixed)
     }
 
-    /// Mixes the latents of a pass with caches, which keep them, and projects the results.
+    /// Computes attention over latents in a pass with caches, and projects the results.
     fn attend_latents(&self, tape: &Tape, layer: &LatentQkv, parts: [Var; 3]) -> Result<Var> {
         let rotary = self.positions.table.as_ref().map(|table| self.rotary(tape, table));
         map(tape, parts, |block, parts| {
@@ -240,8 +239,8 @@ impl RotaryAttention {
         })
     }
 
-    /// Computes the results of the shards from their copies of the input: one shard after the other where
-    /// sequences are in pieces, unless a norm needs all.
+    /// Applies `forward` to the shards' copies of the input: one shard after another if sequences are in
+    /// pieces, unless a norm needs all shards.
     fn forward_shards(&self, tape: &Tape, x: Var, forward: impl Fn(Var) -> Result<Var>) -> Result<Var> {
         match tape.pieces().is_some() && !self.norms_rows() {
             true => x.each_shard(tape, forward),
@@ -256,7 +255,7 @@ impl Layer for RotaryAttention {
     /// Maps `[batch, time, width]` to the same shape.
     ///
     /// # Errors
-    /// Operands of a wrong shape, out of memory, a failed collective.
+    /// An operand has a wrong shape, memory is exhausted, or a collective failed.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let dtype = x.tensor().dtype();
         let y = match &self.qkv {

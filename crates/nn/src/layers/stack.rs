@@ -1,4 +1,4 @@
-//! Layers in sequence; some may recompute their activations in backward.
+//! Layers in sequence, some of which may recompute their activations in backward.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,21 +9,22 @@ use autograd::{AutogradError, Segment, Tape, Var, recompute};
 use crate::error::{NnError, Result};
 use crate::recompute::Recompute;
 
-/// The value between two layers. Each layer decides the shape of its output, so that blocks may change it.
+/// The value between two layers. A layer determines the shape of its output, so blocks may change it.
 ///
-/// Between pipeline stages and at the start of a recomputed segment a stream is one variable in the compute
-/// dtype ([`Stream::close`], [`Stream::open`]); the following layers give the same bits as without that.
+/// Between pipeline stages, and at the start of a recomputed segment, a stream is reduced to one variable in
+/// the compute dtype ([`Stream::close`], [`Stream::open`]). This does not change the bits of the following
+/// layers.
 pub trait Stream: Sized {
-    /// Turns the stream into one variable.
+    /// Converts the stream to one variable.
     fn close(self, tape: &Tape) -> Result<Var>;
 
-    /// Continues from the variable of [`Stream::close`].
+    /// Recreates the stream from the result of [`Stream::close`].
     fn open(closed: Var) -> Self;
 
-    /// All variables of the stream, as the outputs of a recomputed segment.
+    /// Returns all variables of the stream, as outputs of a recomputed segment.
     fn into_variables(self) -> Vec<Var>;
 
-    /// The inverse of [`Stream::into_variables`]; `None` for a wrong number of variables.
+    /// Inverse of [`Stream::into_variables`]; `None` if the number of variables is wrong.
     fn from_variables(variables: Vec<Var>) -> Option<Self>;
 }
 
@@ -61,13 +62,12 @@ pub struct Stack<L> {
 }
 
 impl<L> Stack<L> {
-    /// Returns a stack of `layers`, which keep all activations.
+    /// Creates a stack of `layers` that keeps all activations.
     pub fn new(layers: Vec<L>) -> Self {
         Stack { layers: layers.into(), recompute: Recompute::NONE }
     }
 
-    /// Returns the same stack, in which the layers that `recompute` selects recompute their activations in
-    /// backward.
+    /// Makes the layers selected by `recompute` recompute their activations in backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Stack { recompute, ..self }

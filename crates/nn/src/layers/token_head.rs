@@ -10,7 +10,7 @@ use super::{Linear, within};
 use crate::error::{NnError, Result};
 use crate::parameters::Parameters;
 
-/// A score for every token of the vocabulary, which may be in shards, and the cross-entropy of the scores.
+/// Computes a score for every token of the vocabulary, which may be sharded, and the scores' cross-entropy.
 #[derive(Debug)]
 pub struct TokenHead {
     layer: Linear,
@@ -20,12 +20,12 @@ pub struct TokenHead {
 }
 
 impl TokenHead {
-    /// A head whose scores are those of `layer`, which has no bias. Scores are capped where `soft_cap` is not
-    /// 0: x becomes c·tanh(x/c). With more than one of `pieces` the loss computes the scores of one piece of
-    /// a shard's vocabulary at a time, in forward and again in backward.
+    /// Creates a head on `layer`, which must have no bias. If `soft_cap` c is not 0, a score x becomes
+    /// c·tanh(x/c). With `pieces` above 1, the loss computes the scores of one part of a shard's vocabulary
+    /// at a time, in forward and again in backward.
     ///
     /// # Errors
-    /// A layer with an adapter and several pieces, whose scores are those of its weight alone.
+    /// `pieces` is above 1, but the layer has an adapter or is in FP8, which the loss does not support.
     pub fn new(parameters: &Parameters, layer: Linear, (soft_cap, pieces): (f64, usize)) -> Result<Self> {
         if pieces > 1 && layer.is_adapted() {
             let text =
@@ -48,19 +48,19 @@ impl TokenHead {
         self.pieces > 1 || self.edges.is_sharded() || tape.pieces().is_some()
     }
 
-    /// From `[.., width]` to what [`TokenHead::loss`] takes: scores `[.., vocabulary]`, or `x` if the loss
-    /// computes them, in pieces or in shards.
+    /// Maps `[.., width]` to the input of [`TokenHead::loss`]: scores `[.., vocabulary]`, or `x` itself if
+    /// the loss computes the scores.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         if self.defers(tape) { Ok(x) } else { self.all_scores(tape, x) }
     }
 
-    /// From the result of [`TokenHead::forward`] to scores `[.., vocabulary]`.
+    /// Maps the result of [`TokenHead::forward`] to scores `[.., vocabulary]`.
     ///
     /// # Errors
-    /// As there; a failed collective.
+    /// Errors of [`TokenHead::forward`], or a collective failed.
     pub fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
         if self.defers(tape) { self.all_scores(tape, prediction) } else { Ok(prediction) }
     }
@@ -75,11 +75,12 @@ impl TokenHead {
         within(tape, "soft_cap", || Ok(ops::pointwise(tape, scores, Pointwise::SoftCap(cap))?))
     }
 
-    /// The pass's mean, times `scale`, of the cross-entropy of a result of [`TokenHead::forward`] against
-    /// `targets`, tokens as u32, or the loss of the pass's pairs of answers with its figures.
+    /// Computes the mean cross-entropy over the pass's tokens, times `scale`, of a result of
+    /// [`TokenHead::forward`] against u32 `targets`. If the pass has answer pairs, computes their loss and
+    /// figures instead.
     ///
     /// # Errors
-    /// Other shapes, out of memory, a failed collective.
+    /// Shapes differ, memory is exhausted, or a collective failed.
     pub fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         let is_pieced = prediction.placement(Axis::Context) != Placement::Replicate;
         ops::sum_of_pieces(tape, prediction, (targets, scale), |x, (targets, scale)| {

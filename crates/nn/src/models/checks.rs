@@ -4,25 +4,25 @@ use device::DType;
 use keys::RawValues;
 use tensor::ops::{attention, lanes};
 
-/// The multiple to which vocabularies are commonly rounded up, as 50257 to 50304.
+/// Common granularity of vocabulary sizes, for example 50257 rounded up to 50304.
 const VOCABULARY_PADDING: usize = 128;
-/// The most bytes of one group of tensors: far more than any machine has, and small enough that sums of a
-/// few, and the allocator's rounding, cannot overflow 2⁶⁴.
+/// Maximum bytes of one group of tensors. Far more than any machine has, and small enough that sums of a few
+/// groups, rounded up by the allocator, cannot overflow 2⁶⁴.
 const MOST_BYTES: u128 = 1 << 56;
 const BYTES_OF_F32: u128 = 4;
 
 /// The width of attention heads.
 pub(super) struct HeadWidth {
-    /// Values per head.
+    /// Number of values per head.
     pub(super) value: usize,
-    /// The clause that states it, with the keys that determine it.
+    /// Clause of an error message that states the width with the keys that determine it.
     pub(super) from: String,
-    /// The keys that determine it.
+    /// Keys that determine the width.
     pub(super) keys: &'static [&'static str],
 }
 
 impl HeadWidth {
-    /// Refuses a width that attention does not support in the half type `compute`.
+    /// Returns an error if attention does not support the width in the half-precision dtype `compute`.
     pub(super) fn check(self, raw: &RawValues, compute: DType) -> keys::Result<()> {
         let widths = attention::widths(compute);
         if compute == DType::F32 || widths.has(self.value) {
@@ -36,7 +36,7 @@ impl HeadWidth {
     }
 }
 
-/// A sentence about a vocabulary that makes matmuls in `compute` slow.
+/// Returns advice if the vocabulary size makes matmuls in `compute` slow.
 pub(super) fn vocabulary_advice(vocabulary: usize, compute: DType) -> Option<String> {
     let lanes = lanes(compute);
     let slow = compute != DType::F32 && !vocabulary.is_multiple_of(lanes);
@@ -49,21 +49,22 @@ pub(super) fn vocabulary_advice(vocabulary: usize, compute: DType) -> Option<Str
     })
 }
 
-/// Step of the search for a context, if the configured one is a multiple of it; otherwise 1.
+/// Granularity of the search for the largest context, if the configured one is a multiple of it; otherwise 1.
 const CONTEXT_STEP: usize = 64;
 
-/// Returns the step in which the largest context is searched.
+/// Returns the granularity of the search for the largest context.
 pub(super) fn context_step(context: usize) -> usize {
     if context.is_multiple_of(CONTEXT_STEP) { CONTEXT_STEP } else { 1 }
 }
 
-/// A group of tensors: its name, and its elements as a factor times the values of keys.
+/// A group of tensors: its name, a factor, and keys whose values multiply the factor to the number of
+/// elements.
 pub type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
 
-/// Refuses sizes whose bytes cannot be counted; this is no estimate of memory.
+/// Rejects sizes whose number of bytes overflows. This is no estimate of memory.
 ///
 /// # Errors
-/// A group of more than 2⁵⁶ bytes, named by its keys.
+/// A group has more than 2⁵⁶ bytes; the error lists its keys.
 pub fn check_bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
     for (what, factor, settings) in groups {
         let start = BYTES_OF_F32.saturating_mul(*factor as u128);

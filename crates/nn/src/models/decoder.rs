@@ -1,4 +1,4 @@
-//! Decoder-only language models: the part that the families share.
+//! Decoder-only language models: the code that the families share.
 
 use autograd::{Dimension, Placement, Tape, Var};
 use collective::Axis;
@@ -13,51 +13,51 @@ use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
-/// Inputs of the first stage, and of the others, in errors.
+/// Expected input of the first stage, in errors; [`OUTPUT`] is the other stages'.
 const TOKENS: &str = "a batch of tokens";
 const OUTPUT: &str = "the stage before's output";
 
 /// Standard deviation of the initial weights.
 const DEVIATION: f32 = 0.02;
 
-/// A decoder, or one stage of it: token embeddings in the first stage, blocks `B` on a residual stream, and
-/// in the last stage a final norm `N` with an output head.
+/// A decoder or one stage of it: token embeddings in the first stage, blocks `B` on a residual stream, and in
+/// the last stage a final norm `N` and an output head.
 #[derive(Debug)]
 pub struct Decoder<B, N> {
     parameters: Parameters,
     embedding: Option<(Embedding, Multiplier, Dropout)>,
     blocks: Stack<B>,
     head: Option<Head<N>>,
-    /// Tokens in a sequence.
+    /// Number of tokens per sequence.
     context: usize,
 }
 
 #[derive(Debug)]
 struct Head<N> {
     norm: N,
-    /// Factor of the scores, applied to what they are computed from.
+    /// Factor of the scores, applied to the head's input.
     scale: Multiplier,
     output: TokenHead,
 }
 
-/// Sizes of a decoder's embedding and head, and names of their parameters.
+/// Sizes and parameter names of a decoder's embedding and head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
-    /// Layers of the whole model.
+    /// Number of layers of the whole model.
     pub(super) layers: usize,
     pub(super) width: usize,
     pub(super) vocabulary: usize,
-    /// Whether the head uses the token table.
+    /// Whether the head shares the token table.
     pub(super) tied: bool,
-    /// Probability of dropout of embeddings.
+    /// Dropout probability of embeddings.
     pub(super) dropout: f64,
     /// Factor of embeddings.
     pub(super) embedding_scale: f64,
-    /// Factor of scores, before their cap.
+    /// Factor of scores, before they are capped.
     pub(super) logit_scale: f64,
     pub(super) soft_cap: f64,
     pub(super) loss_pieces: usize,
-    /// Tokens in a sequence.
+    /// Number of tokens per sequence.
     pub(super) context: usize,
     /// Name of the token table.
     pub(super) table: &'static str,
@@ -71,11 +71,11 @@ pub(super) fn initial(layers: usize) -> [Init; 2] {
 }
 
 impl<B, N> Decoder<B, N> {
-    /// Builds the layers of `stage` in `parameters`, which are empty: the token embedding, which `positions`
-    /// completes, then `blocks`, then `norm` and the head.
+    /// Builds the layers of `stage` in the empty list `parameters`: the token embedding, to which `positions`
+    /// may add positions, then `blocks`, then `norm` and the head.
     ///
     /// # Errors
-    /// A stage that the model does not have; those of the layers.
+    /// The model has no such stage, or a layer cannot be built.
     pub(super) fn build(
         mut parameters: Parameters,
         ends: Ends,
@@ -118,8 +118,7 @@ impl<B, N> Decoder<B, N> {
         Ok(Decoder { parameters, embedding, blocks, head, context: ends.context })
     }
 
-    /// Returns the same model, in which the blocks that `recompute` selects recompute their activations in
-    /// backward.
+    /// Makes the blocks selected by `recompute` recompute their activations in backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self
     where
@@ -134,20 +133,20 @@ impl<B, N> Decoder<B, N> {
         dropout.forward(tape, scale.forward(tape, embedding.forward(tape, tokens)?)?)
     }
 
-    /// The head, which the last stage has.
+    /// Returns the head; an error if this is not the last stage.
     fn head(&self) -> Result<&Head<N>> {
         self.head.as_ref().ok_or(NnError::NotLast)
     }
 }
 
-/// Records that another stage also has the table of tokens.
+/// Records that another stage also holds the token table.
 fn share(parameters: &mut Parameters, table: &str) -> Result<()> {
     let is_sharded = parameters.style(table).is_some();
     parameters.for_each_shard(is_sharded, |parameters| parameters.share(table))?;
     Ok(())
 }
 
-/// Registers the head: a parameter of its own, or the token table.
+/// Creates the head, with a parameter of its own or the token table.
 fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Linear> {
     let Ends { width, vocabulary, tied, table, head, .. } = ends;
     let init = Init::Normal(DEVIATION);
@@ -155,7 +154,7 @@ fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Line
         return Linear::head(parameters, head, [width, vocabulary], init, None);
     }
     if !stage.is_first() {
-        // The last stage has a copy of the tied table with the same initial values.
+        // The last stage has a copy of the tied table, with the same initial values.
         let style = parameters.style(table);
         let rows = parameters.sharding([vocabulary, width], style.as_ref())?;
         parameters.for_each_shard(style.is_some(), |parameters| {
@@ -171,7 +170,7 @@ where
     B: Layer<Stream = Residual> + 'static,
     N: Norm,
 {
-    /// Turns the stream after the blocks into the stage's output.
+    /// Converts the stream after the blocks to the stage's output.
     fn finish(&self, tape: &Tape, stream: Residual) -> Result<Var> {
         match &self.head {
             Some(head) if !tape.pass().fills_cache() => {
@@ -183,7 +182,7 @@ where
         }
     }
 
-    /// Returns the output of the stage before, whose rows may be in shards.
+    /// Sets the placement of the previous stage's output, whose rows may be sharded.
     fn arrived(&self, tape: &Tape, hidden: Var) -> Var {
         if !self.parameters.shards_rows() || tape.pass().cache.is_some() {
             return hidden;

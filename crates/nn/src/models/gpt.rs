@@ -1,5 +1,5 @@
-//! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the
-//! tokens'.
+//! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the token
+//! embedding.
 
 use device::DType;
 use keys::{Interval, RawValues, Row, choice, section};
@@ -16,18 +16,18 @@ use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
 
 system::names! {
-    /// The kind of a table of positions.
+    /// Kind of position table.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum PositionKind {
-        /// A parameter.
+        /// A trained parameter.
         Learned = "learned",
-        /// Sines and cosines, a buffer.
+        /// A constant buffer of sines and cosines.
         Sinusoidal = "sinusoidal",
     }
 }
 
 section! {
-    /// The sizes of a [`Gpt`].
+    /// Sizes and options of a [`Gpt`].
     #[derive(Copy)]
     pub struct GptSizes = "model" {
         /// Transformer blocks.
@@ -184,13 +184,13 @@ impl ModelSpec for GptSizes {
 }
 
 impl GptSizes {
-    /// Rows of the table of positions.
+    /// Returns the number of rows of the position table.
     fn position_rows(&self) -> usize {
         if self.max_context == 0 { self.context } else { self.max_context }
     }
 
-    /// Keeps sizes within what can be counted; this is no estimate of memory. The weights of a block are
-    /// roughly 12·width²; the widest activations of a micro-batch are the logits and the hidden layer of the
+    /// Rejects sizes whose number of bytes overflows. This is no estimate of memory. A block's weights are
+    /// roughly 12·width²; the largest activations of a micro-batch are the logits and the hidden layer of the
     /// MLP.
     fn check_bytes(&self, raw: &RawValues, micro_batch: usize) -> keys::Result<()> {
         let Self { layers, width, context, vocabulary, .. } = *self;
@@ -214,15 +214,15 @@ impl GptSizes {
     }
 }
 
-/// The model, or one stage of it.
+/// The GPT model, or one stage of it.
 pub type Gpt = Decoder<GptBlock, LayerNorm>;
 
 impl Gpt {
-    /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are those of GPT-2:
-    /// standard deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream.
+    /// Builds the layers of `stage` in the empty list `parameters`. Initial values are GPT-2's: standard
+    /// deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream.
     ///
     /// # Errors
-    /// Sizes of which no model can be built, out of memory.
+    /// No model can have these sizes, or memory is exhausted.
     pub fn new(parameters: Parameters, sizes: GptSizes, stage: &Stage) -> Result<Self> {
         let GptSizes { layers, heads, width, biases, activation, dropout, .. } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {

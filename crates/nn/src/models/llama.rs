@@ -1,4 +1,4 @@
-//! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite. They differ in options of
+//! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, which differ in options of
 //! their layers.
 
 pub(crate) mod folder;
@@ -172,8 +172,8 @@ impl LlamaSizes {
         Ok(())
     }
 
-    /// Refuses types of layers that do not exist or have no window, a padding token and a family of folders
-    /// that do not exist.
+    /// Rejects unknown layer types, windowed layers without a window, and an unknown padding token or folder
+    /// family.
     fn check_layers(&self, raw: &RawValues) -> keys::Result<()> {
         let types = &self.layer_types;
         if let Some(other) = types.iter().find(|name| ![FULL, SLIDING].contains(&name.as_str())) {
@@ -202,7 +202,7 @@ impl LlamaSizes {
         Ok(())
     }
 
-    /// Refuses rotary frequencies that contradict each other or the heads.
+    /// Rejects rotary frequencies that are inconsistent with each other or with the heads.
     fn check_rope(&self, raw: &RawValues) -> keys::Result<()> {
         let low = self.rope_low_turns;
         let high = self.rope_high_turns;
@@ -235,7 +235,7 @@ impl LlamaSizes {
         Ok(())
     }
 
-    /// Refuses sizes whose bytes cannot be counted; this is no estimate of memory.
+    /// Rejects sizes whose number of bytes overflows. This is no estimate of memory.
     fn check_bytes(&self, raw: &RawValues, micro_batch: usize) -> keys::Result<()> {
         let of_layers = (Self::layers, self.layers);
         let [of_width, of_heads] = [(Self::width, self.width), (Self::heads, self.heads)];

@@ -14,7 +14,7 @@ use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
 section! {
-    /// The sizes of an [`Mlp`].
+    /// Sizes and options of an [`Mlp`].
     #[derive(Eq)]
     pub struct MlpSizes = "model" {
         /// Values in the input, after each hidden layer, and in the output.
@@ -26,7 +26,7 @@ section! {
     }
 }
 
-/// Most sizes that a summary lists.
+/// Maximum number of sizes listed in a summary.
 const MOST_NAMED: usize = 8;
 
 /// The family `mlp`.
@@ -62,7 +62,7 @@ impl ModelSpec for MlpSizes {
     }
 }
 
-/// The model, or one stage of it: linear layers named by their number.
+/// A multilayer perceptron, or one stage of it. Linear layers are named by their index.
 #[derive(Debug)]
 pub struct Mlp {
     parameters: Parameters,
@@ -70,8 +70,8 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are uniform in
-    /// ± 1/√inputs.
+    /// Builds the layers of `stage` in the empty list `parameters`. Initial values are uniform between ±
+    /// 1/√inputs.
     pub fn new(mut parameters: Parameters, sizes: &MlpSizes, stage: &Stage) -> Result<Self> {
         let count = sizes.sizes.len().saturating_sub(1);
         if count == 0 || stage.of != count || stage.layers.is_empty() || stage.layers.end > count {
@@ -92,8 +92,7 @@ impl Mlp {
         Ok(Mlp { parameters, layers: Stack::new(layers) })
     }
 
-    /// Returns the same model, in which the layers that `recompute` selects recompute their activations in
-    /// backward.
+    /// Makes the layers selected by `recompute` recompute their activations in backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Mlp { layers: self.layers.recomputing(recompute), ..self }

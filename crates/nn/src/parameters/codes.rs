@@ -1,4 +1,4 @@
-//! Parameters that are kept as codes: frozen matrices of a quantised model.
+//! Parameters stored as codes: frozen matrices of a quantised model.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,23 +14,24 @@ use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::sharding::{Run, Sharding};
 
-/// The codes of a parameter that has a record of them instead of values. A part has a record of its own.
+/// Codes of a parameter that stores a record of codes instead of values. Each rank's part has a record of its
+/// own.
 #[derive(Clone, Debug)]
 pub struct MatrixCodes {
-    /// The codes of this rank's part.
+    /// Format of this rank's codes.
     pub blocks: Rc<BlockCodes>,
-    /// The parts of the values.
+    /// Sharding of the decoded values.
     pub sharding: Sharding,
 }
 
 impl Parameter {
-    /// Shape of this rank's part of the values.
+    /// Shape of this rank's decoded values.
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.codes.as_ref().map_or_else(|| self.sharding.shape(), |codes| codes.blocks.shape())
     }
 
-    /// Number of values of this rank's part.
+    /// Number of this rank's decoded values.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape().elements()
@@ -38,11 +39,11 @@ impl Parameter {
 }
 
 impl Parameters {
-    /// Makes this part of the weight of a linear layer between others, and its first use: in codes, if
-    /// adapters are beside a quantised model.
+    /// Creates this rank's part of an inner linear layer's weight, and its first use. It is stored as codes
+    /// if adapters are trained on a quantised model.
     ///
     /// # Errors
-    /// As for [`Parameters::create`]; sizes that cannot be divided in blocks.
+    /// Errors of [`Parameters::create`], or the sizes cannot be divided into blocks.
     pub(crate) fn create_matrix(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
         let Some(blocks) = self.codes_of(name, &sharding)? else {
             return self.create_sharded(name, sharding, init);
@@ -63,7 +64,7 @@ impl Parameters {
         }
         let whole = sharding.whole().rows();
         let shape = sharding.shape();
-        // Parts have equal rows of each module, or all of them.
+        // Parts have equal rows of each module, or all rows.
         let rows = lora.rows_of(name, whole).into_iter().map(|rows| rows * shape.rows() / whole);
         let refused = |elements: usize| {
             let text = format!(
@@ -74,7 +75,8 @@ impl Parameters {
         BlockCodes::new(alphabet, shape, &rows.collect::<Vec<_>>()).map(Some).map_err(refused)
     }
 
-    /// The values of this part of a parameter in codes; `None` for another parameter.
+    /// Returns the values of this rank's part of a coded parameter, for encoding; `None` for other
+    /// parameters.
     #[must_use]
     pub fn coded_values(&self, parameter: ParameterId) -> Option<CodedValues> {
         let Parameter { name, init, codes, shard, .. } = &self.list[parameter.0];
@@ -87,15 +89,15 @@ impl Parameters {
     }
 }
 
-/// The values of a part of a parameter, before they are encoded.
+/// The values of a part of a parameter before they are encoded.
 #[derive(Clone, Debug)]
 pub struct CodedValues {
-    /// The parameter's name.
+    /// Name of the parameter.
     pub name: String,
-    /// The codes of the part.
+    /// Format of the part's codes.
     pub codes: BlockCodes,
     sharding: Sharding,
-    /// The part's index along each axis.
+    /// Index of the part along each axis.
     coordinates: Vec<usize>,
     init: Init,
     seed: u64,
@@ -108,7 +110,7 @@ impl CodedValues {
         self.sharding.whole()
     }
 
-    /// The elements `range` of the part in the whole.
+    /// Returns the location within the whole parameter of elements `range` of the part.
     #[must_use]
     pub fn runs(&self, range: Range<usize>) -> Vec<Run> {
         let index = |axis: Axis| Axis::ALL.into_iter().position(|other| other == axis);
@@ -116,10 +118,10 @@ impl CodedValues {
         self.sharding.runs(|axis| coordinate(axis).unwrap_or(0), range)
     }
 
-    /// Fills `target`, f32, with the initial values of the part from element `first` on.
+    /// Fills `target`, f32, with the initial values of the part, starting at element `first`.
     ///
     /// # Errors
-    /// Another type.
+    /// `target` has another dtype.
     pub fn draw(&self, first: usize, target: &Tensor) -> Result<()> {
         let runs = self.runs(first..first + target.elements());
         let elements: Vec<_> = runs.iter().map(|run| run.whole..run.whole + run.elements).collect();

@@ -12,31 +12,31 @@ use crate::sharding::Sharding;
 use crate::shards::Shards;
 
 impl Parameters {
-    /// Returns the same list for layers in `shards`, which divide parameters by `placements`.
+    /// Creates parameters of layers in `shards`, divided according to `placements`.
     #[must_use]
     pub fn in_shards(self, shards: Shards, placements: PlacementTable) -> Self {
         Parameters { shards, placements, ..self }
     }
 
-    /// The shards of layers.
+    /// Numbers of shards of layers.
     pub fn shards(&self) -> Shards {
         self.shards
     }
 
-    /// Returns whether ranks have shards of the rows between sharded layers.
+    /// Returns whether rows between sharded layers are sharded too.
     pub fn shards_rows(&self) -> bool {
         self.shards.is_divided() && self.placements.shards_rows()
     }
 
-    /// The style in which the layer or parameter `name` is divided; `None` if it is whole.
+    /// Returns the style in which the layer or parameter `name` is sharded; `None` if it is whole.
     pub fn style(&self, name: &str) -> Option<ParallelStyle> {
         self.placements.style(name).filter(|_| self.shards.is_divided()).cloned()
     }
 
-    /// The sharding of a parameter of shape `whole` of a layer that is divided by `style`.
+    /// Returns the sharding of a parameter of shape `whole` in a layer of this style.
     ///
     /// # Errors
-    /// A dimension that the shards do not divide.
+    /// The shards do not divide a dimension.
     pub(crate) fn sharding(
         &self,
         whole: impl Into<Shape>,
@@ -52,8 +52,8 @@ impl Parameters {
         }
     }
 
-    /// Calls `make` for each shard that is here; the parameters that it makes belong to the shard. Of a layer
-    /// that is not sharded it is called once.
+    /// Calls `make` for each local shard; the parameters that it creates belong to that shard. Calls it once
+    /// for a layer that is not sharded.
     ///
     /// # Errors
     /// Errors of `make`.
@@ -75,11 +75,10 @@ impl Parameters {
         Ok(all)
     }
 
-    /// Makes the shards that are here of a parameter named in the table of placements, or the whole
-    /// parameter.
+    /// Creates the local shards of a parameter listed in the placement table, or the whole parameter.
     ///
     /// # Errors
-    /// As for [`Parameters::create`]; a dimension that the shards do not divide.
+    /// Errors of [`Parameters::create`], or the shards do not divide a dimension.
     pub fn create_shards(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Vec<Weight>> {
         let style = self.style(name);
         let sharding = self.sharding(shape, style.as_ref())?;
@@ -88,8 +87,8 @@ impl Parameters {
         })
     }
 
-    /// Makes a branch of a layer, whose shards are computed one after the other, so that backward completes
-    /// the gradients of a shard together.
+    /// Builds a branch whose shards are computed one after another, so that backward completes all gradients
+    /// of a shard together.
     ///
     /// # Errors
     /// Errors of `make`.
@@ -101,7 +100,7 @@ impl Parameters {
         made
     }
 
-    /// The turn of the next use.
+    /// Returns the branch and position of the next use.
     pub(super) fn next_turn(&mut self) -> (usize, Turn) {
         match (self.turn, self.shard) {
             (Some(_), Some(shard)) => {
@@ -116,23 +115,23 @@ impl Parameters {
         }
     }
 
-    /// The uses of trained parameters in the order in which backward completes their gradients, from the
-    /// last.
+    /// Returns the uses of trained parameters in the reverse of the order in which backward completes their
+    /// gradients.
     pub fn completion_order(&self) -> Vec<Use> {
         let mut uses = self.uses.clone();
         uses.sort_by_key(|used| used.turn);
         uses
     }
 
-    /// The number among all shards of the shard whose parameters are made now; `None` outside
-    /// [`Parameters::for_each_shard`], and if layers are whole.
+    /// Returns the index among all shards of the shard being built; `None` outside
+    /// [`Parameters::for_each_shard`], or if layers are whole.
     pub(crate) fn shard(&self) -> Option<usize> {
         let shard = self.shard?;
         Some(self.grid.map_or(shard, |grid| self.shards.coordinate(&grid, shard, Axis::Tensor)))
     }
 
-    /// Makes a parameter with one use that all shards of a layer share, or returns the one that the first
-    /// shard has made.
+    /// Creates a parameter with one use shared by all shards of a layer, or returns the one that the first
+    /// shard created.
     pub(crate) fn create_copied(
         &mut self,
         name: &str,
@@ -145,7 +144,7 @@ impl Parameters {
         if !self.copied.contains_key(name) {
             let shard = self.shard.take();
             let turn = self.turn;
-            // It belongs to the shard that makes it first.
+            // It belongs to the shard that creates it first.
             if let (Some(_), Some(shard)) = (turn, shard) {
                 self.turn = Some(Turn::Shard(shard));
             }
@@ -157,12 +156,12 @@ impl Parameters {
         self.copied.get(name).cloned().ok_or_else(missing)
     }
 
-    /// Returns `weight` for an operator on the rows between layers, which are in shards if layers are.
+    /// Returns `weight` for an operator on rows between layers, which are sharded if layers are.
     pub fn over_rows(&self, weight: Weight) -> Weight {
         if self.shards_rows() { weight.over_rows(self.shards.here) } else { weight }
     }
 
-    /// Index along `axis` of the parts in this list that belong to shard `shard` of those that are here.
+    /// Index along `axis` of the parts that belong to local shard `shard`.
     pub fn coordinate(&self, axis: Axis, shard: usize) -> usize {
         match &self.grid {
             Some(grid) => self.shards.coordinate(grid, shard, axis),

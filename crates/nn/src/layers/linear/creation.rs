@@ -1,4 +1,4 @@
-//! Creation of linear layers: their parameters, in shards where the family's table of placements names them.
+//! Creation of linear layers: registers their parameters, sharded if the family's placement table lists them.
 
 use autograd::ops::PartialSums;
 use tensor::ops::Activation;
@@ -18,18 +18,18 @@ struct Sizes {
     inputs: usize,
     outputs: usize,
     init: Init,
-    /// Initial values of the bias, if there is one.
+    /// Initial values of the bias, if any.
     bias: Option<Init>,
     activation: Activation,
     role: LinearRole,
 }
 
 impl Linear {
-    /// Registers `{name}.weight`, an adapter if the layer has one, and `{name}.bias`. A uniform `init` also
-    /// initialises the bias, as in PyTorch; otherwise the bias starts at zero, as in GPT-2.
+    /// Registers `{name}.weight`, `{name}.bias`, and an adapter if the configuration asks for one. A uniform
+    /// `init` also initialises the bias, as in PyTorch; otherwise the bias starts at zero, as in GPT-2.
     ///
     /// # Errors
-    /// Out of memory, a name that exists, a dimension that shards do not divide.
+    /// Memory is exhausted, a name exists, or the shards do not divide a dimension.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -47,7 +47,7 @@ impl Linear {
         Self::create(parameters, name, &Sizes { inputs, outputs, init, bias, activation, role })
     }
 
-    /// Registers a layer that gives the model's result, with a bias if there is a `bias_init`.
+    /// Registers the layer that computes the model's output; it has a bias if `bias_init` is present.
     pub fn head(
         parameters: &mut Parameters,
         name: &str,
@@ -73,7 +73,7 @@ impl Linear {
         Self::optional_bias(parameters, name, [inputs, outputs], init, (false, activation))
     }
 
-    /// Registers a layer with a bias that starts at zero, or without one.
+    /// Registers a layer; with `has_bias`, it has a bias initialised to zero.
     pub(in crate::layers) fn optional_bias(
         parameters: &mut Parameters,
         name: &str,
@@ -101,10 +101,10 @@ impl Linear {
         Ok(Linear { name: name.to_owned(), shards, style, edges, bias })
     }
 
-    /// A layer without bias that uses another layer's weight, as a tied output head does.
+    /// Creates a layer without bias that uses the existing parameter `weight`, as a tied output head does.
     ///
     /// # Errors
-    /// No such weight.
+    /// There is no such weight.
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let style = parameters.style(weight);
         let sums = LinearShard::sums(style.as_ref());
@@ -149,7 +149,7 @@ impl LinearShard {
             fp8: None,
             sums: Self::sums(style),
         };
-        // A whole layer on rows that are in shards multiplies in the compute type.
+        // A whole layer on sharded rows multiplies in the compute dtype.
         if style.is_none() && parameters.shards_rows() {
             if bias.is_some() || activation != Activation::None {
                 let text =
@@ -169,7 +169,7 @@ impl LinearShard {
         Ok(layer)
     }
 
-    /// The results of a shard that are partial sums.
+    /// Returns the results of a shard that are partial sums.
     const fn sums(style: Option<&ParallelStyle>) -> PartialSums {
         PartialSums {
             output: matches!(style, Some(ParallelStyle::Row)),

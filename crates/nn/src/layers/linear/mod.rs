@@ -1,4 +1,4 @@
-//! A linear layer with activation, with or without a bias.
+//! A linear layer with an optional bias and activation.
 
 mod creation;
 
@@ -15,16 +15,17 @@ use crate::placements::ParallelStyle;
 
 /// `y = activation(x · Wᵀ + b)` with weight `[outputs, inputs]` and bias `[outputs]`.
 ///
-/// A layer that the family's table of placements names is in shards: column-parallel, of which each shard
-/// takes the whole input and has some of the outputs, or row-parallel, whose result is the sum over shards.
+/// The layer is sharded if the family's placement table lists it. In a column-parallel layer, each shard
+/// takes the whole input and computes some of the outputs; in a row-parallel layer, the result is the sum
+/// over shards.
 #[derive(Debug)]
 pub struct Linear {
     name: String,
-    /// The shards that are here.
+    /// The local shards.
     pub(super) shards: Vec<LinearShard>,
     style: Option<ParallelStyle>,
     edges: ShardEdges,
-    /// The bias of a row-parallel layer, which is added to the sum.
+    /// Bias of a row-parallel layer, added to the sum over shards.
     bias: Option<Weight>,
 }
 
@@ -35,25 +36,24 @@ pub(super) struct LinearShard {
     pub(super) bias: Option<Weight>,
     activation: Activation,
     pub(super) adapter: Option<Adapter>,
-    /// The adapter of a layer on rows that are in shards.
+    /// Adapter of a layer on sharded rows.
     row_adapter: Option<RowAdapter>,
-    /// Copies of the weight, if the layer multiplies in FP8.
+    /// FP8 copies of the weight, if the layer multiplies in FP8.
     pub(super) fp8: Option<Fp8Weight>,
     sums: PartialSums,
 }
 
 impl Linear {
-    /// Returns the same layer without its activation.
+    /// Removes the activation.
     pub(super) fn without_activation(mut self) -> Self {
         self.shards.iter_mut().for_each(|shard| shard.activation = Activation::None);
         self
     }
 
-    /// Maps `[.., inputs]` to `[.., outputs]`, of which shards have some each if the layer is
-    /// column-parallel.
+    /// Maps `[.., inputs]` to `[.., outputs]`. The outputs are sharded if the layer is column-parallel.
     ///
     /// # Errors
-    /// Another shape or type, out of memory, a failed collective.
+    /// The shape or dtype differs, memory is exhausted, or a collective failed.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             let dtype = x.tensor().dtype();
@@ -67,15 +67,15 @@ impl Linear {
         })
     }
 
-    /// Maps the blocks of `x`, those of shards that are here, without the edges of the layer.
+    /// Applies each local shard to its block of `x`, without the layer's edges.
     pub(super) fn forward_blocks(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             map(tape, [x], |block, [x]| self.shards[block.shard].forward(tape, x))
         })
     }
 
-    /// Maps `x` through a column-parallel and a row-parallel layer, one shard after the other: the first, and
-    /// of its result `function`, which a second layer in FP8 computes, and the second.
+    /// Applies a column-parallel layer, `function`, and a row-parallel layer, one shard after another. If the
+    /// second layer is in FP8, it computes `function` itself.
     pub(super) fn forward_both(
         [first, second]: &[Linear; 2],
         tape: &Tape,
@@ -91,7 +91,7 @@ impl Linear {
         second.leave(tape, y, dtype)
     }
 
-    /// Returns the sum over the shards of a row-parallel layer, with its bias.
+    /// Sums the results of a row-parallel layer's shards and adds its bias.
     pub(super) fn leave(&self, tape: &Tape, y: Var, dtype: DType) -> Result<Var> {
         match self.style {
             Some(ParallelStyle::Row) => {
@@ -101,12 +101,12 @@ impl Linear {
         }
     }
 
-    /// The block of `x` of one shard, without the edges of the layer.
+    /// Applies one shard to its block of `x`, without the layer's edges.
     pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || self.shards[shard].forward(tape, x))
     }
 
-    /// [`Linear::forward_shard`] of `function` of `x`, which a layer in FP8 computes.
+    /// [`Linear::forward_shard`] applied to `function(x)`, which an FP8 layer computes itself.
     pub(super) fn forward_shard_fp8(
         &self,
         tape: &Tape,
@@ -125,7 +125,7 @@ impl Linear {
         self.edges
     }
 
-    /// Returns a copy of the input for each shard of a column-parallel layer.
+    /// Copies the input for each shard of a column-parallel layer.
     pub(super) fn enter(&self, tape: &Tape, x: Var) -> Result<Var> {
         match self.style {
             Some(ParallelStyle::Column(_)) => self.edges.enter(tape, x),
@@ -133,21 +133,22 @@ impl Linear {
         }
     }
 
-    /// The layer, if it is whole.
+    /// The layer as one shard, if it is not sharded.
     pub(super) fn whole(&self) -> Option<&LinearShard> {
         self.shards.first().filter(|_| self.style.is_none())
     }
 
-    /// The layer, which is whole.
+    /// Returns the layer as one shard.
     ///
     /// # Errors
-    /// A layer in shards.
+    /// The layer is sharded.
     pub(super) fn into_whole(mut self) -> Result<LinearShard> {
         let text = || NnError::Sizes(format!("{} is in shards", self.name));
         self.shards.pop().ok_or_else(text)
     }
 
-    /// Returns whether the layer's operands are measured by the operators that produce them, for FP8 matmuls.
+    /// Returns whether operators that produce the layer's operands must measure their largest magnitudes for
+    /// FP8 matmuls.
     pub(super) fn measures(&self) -> bool {
         self.shards.iter().any(|shard| shard.fp8.as_ref().is_some_and(Fp8Weight::is_tensorwise))
     }
@@ -164,7 +165,7 @@ impl Linear {
 }
 
 impl LinearShard {
-    /// Returns whether one matmul computes the layer.
+    /// Returns whether a single matmul computes the layer.
     pub(super) fn is_plain(&self) -> bool {
         self.adapter.is_none() && self.row_adapter.is_none() && self.fp8.is_none()
     }
@@ -206,7 +207,7 @@ impl Layer for Linear {
     }
 }
 
-/// Returns the last component of a dotted name; the enclosing scopes name the others.
+/// Returns the last component of a dotted name; enclosing scopes provide the others.
 #[must_use]
 pub fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)

@@ -1,4 +1,4 @@
-//! Latents of attention: the keys' meaning, and what they exclude.
+//! Latents of attention: sizes from the keys, and checks of incompatible options.
 
 use keys::RawValues;
 
@@ -6,7 +6,7 @@ use super::sizes::LlamaSizes;
 use crate::layers::{CachedHeads, CachedValues, Heads, LatentSizes};
 
 impl LlamaSizes {
-    /// The latents of every layer, if there are some.
+    /// Returns the latents' sizes; `None` without latents.
     pub(super) fn latents(&self) -> Option<LatentSizes> {
         (self.latent_width > 0).then(|| LatentSizes {
             keys_values: self.latent_width,
@@ -16,8 +16,7 @@ impl LlamaSizes {
         })
     }
 
-    /// The heads of each layer as caches have them: keys and values, or latents and the rotated columns of
-    /// keys.
+    /// Returns the heads as stored in caches: keys and values, or latents with the rotated columns of keys.
     pub(super) fn cached(&self) -> CachedHeads {
         let heads = self.attention_heads();
         match self.latents() {
@@ -30,7 +29,7 @@ impl LlamaSizes {
         }
     }
 
-    /// Refuses latents beside options that they exclude, and options that need them.
+    /// Rejects options incompatible with latents, and options that require them.
     pub(super) fn check_latents(&self, raw: &RawValues) -> keys::Result<()> {
         let latents = self.latent_width;
         let refused =

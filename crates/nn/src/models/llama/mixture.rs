@@ -1,4 +1,4 @@
-//! The experts of the family `llama`: their sizes in each layer, and checks of their keys.
+//! The experts of the family `llama`: their sizes per layer, and checks of their keys.
 
 use keys::RawValues;
 
@@ -12,7 +12,7 @@ impl LlamaSizes {
         self.experts > 0 && (layers.is_empty() || layers[layer % layers.len()] == 1)
     }
 
-    /// The experts of `layer`, if it has some.
+    /// Returns the experts' sizes of `layer`; `None` for a dense layer.
     pub(super) fn mixture(&self, layer: usize) -> Option<MixtureSizes> {
         let sizes = MixtureSizes {
             routing: Routing {
@@ -34,12 +34,12 @@ impl LlamaSizes {
         self.has_experts(layer).then_some(sizes)
     }
 
-    /// Returns whether a layer has experts.
+    /// Returns whether any layer has experts.
     pub(super) fn has_mixture(&self) -> bool {
         (0..self.layers).any(|layer| self.has_experts(layer))
     }
 
-    /// Refuses numbers of experts that contradict each other.
+    /// Rejects inconsistent numbers of experts.
     pub(super) fn check_experts(&self, raw: &RawValues) -> keys::Result<()> {
         if self.experts == 0 {
             return Ok(());
@@ -68,7 +68,7 @@ impl LlamaSizes {
         Ok(())
     }
 
-    /// Sets the keys of experts in `sizes`, a copy of this model, to one spelling.
+    /// Normalises the keys of experts in `sizes`, a copy of this model, so that equal models compare equal.
     pub(super) fn spell_experts(&self, sizes: &mut LlamaSizes) {
         sizes.expert_layers = (0..self.layers).map(|layer| usize::from(self.has_experts(layer))).collect();
         if (0..self.layers).all(|layer| self.has_experts(layer)) {

@@ -1,5 +1,5 @@
-//! The model: token embeddings, blocks with rotary positions, grouped heads and gated feed-forward layers, a
-//! final norm, and an output head.
+//! The Llama model: token embeddings, blocks with rotary attention and gated feed-forward layers, a final
+//! norm, and an output head.
 
 use device::Device;
 
@@ -10,15 +10,15 @@ use crate::model::Stage;
 use crate::models::decoder::{self, Decoder, Ends};
 use crate::parameters::Parameters;
 
-/// The model, or one stage of it.
+/// The Llama model, or one stage of it.
 pub type Llama = Decoder<LlamaBlock, RmsNorm>;
 
 impl Llama {
-    /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are normal with standard
+    /// Builds the layers of `stage` in the empty list `parameters`. Initial values are normal with standard
     /// deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream.
     ///
     /// # Errors
-    /// Sizes of which no model can be built, out of memory.
+    /// No model can have these sizes, or memory is exhausted.
     pub fn new(parameters: Parameters, sizes: &LlamaSizes, stage: &Stage) -> Result<Self> {
         let inits = decoder::initial(sizes.layers);
         let blocks = |parameters: &mut Parameters| {
@@ -39,10 +39,10 @@ impl Llama {
     }
 }
 
-/// The tables of a stage, each made for the first layer that has it.
+/// The rotary tables of a stage, each created when a layer first needs it.
 #[derive(Default)]
 struct Tables {
-    /// Tables of layers without a window, and of those with one.
+    /// Tables for layers without a window, and for layers with one.
     rotary: [Option<RotaryTable>; 2],
     still: Option<RotaryTable>,
 }
@@ -69,7 +69,7 @@ impl Tables {
     }
 }
 
-/// Returns the value that is kept, or keeps a new one.
+/// Returns the stored value, creating it if there is none.
 fn kept<T: Clone>(kept: &mut Option<T>, new: impl FnOnce() -> Result<T>) -> Result<T> {
     match kept {
         Some(value) => Ok(value.clone()),

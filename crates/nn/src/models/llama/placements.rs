@@ -1,11 +1,12 @@
-//! The placements of the family's parameters on ranks that share layers.
+//! The sharding of the family's parameters over tensor ranks.
 
 use super::sizes::LlamaSizes;
 use crate::layers::QkNormSpan;
 use crate::placements::PlacementTable;
 
 impl LlamaSizes {
-    /// The table of placements. Norms between layers, routers and the layers that compute latents are whole.
+    /// Returns the placement table. Norms between layers, routers, and the layers that compute latents are
+    /// not sharded.
     pub(super) fn placement_table(&self) -> PlacementTable {
         let heads = self.attention_heads();
         let gate_and_up = |hidden: usize| vec![hidden; 2];

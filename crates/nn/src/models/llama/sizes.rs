@@ -9,16 +9,16 @@ use tensor::ops::rotary::{Frequencies, Scaling};
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
 use crate::layers::{LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
 
-/// The type of a layer with a window.
+/// Type of a layer with an attention window.
 pub(super) const SLIDING: &str = "sliding_attention";
-/// The type of a layer without a window.
+/// Type of a layer without an attention window.
 pub(super) const FULL: &str = "full_attention";
 
 system::names! {
     /// Scaling of rotary frequencies.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum RopeScaling {
-        /// None.
+        /// No scaling.
         None = "none",
         /// All frequencies are divided.
         Linear = "linear",
@@ -32,7 +32,7 @@ system::names! {
 }
 
 section! {
-    /// The sizes of a [`Llama`](super::Llama).
+    /// Sizes and options of a [`Llama`](super::Llama).
     pub struct LlamaSizes = "model" {
         /// Transformer blocks.
         layers: usize = Row::count(1, MOST_LAYERS).default("4");
@@ -216,7 +216,7 @@ section! {
 }
 
 impl LlamaSizes {
-    /// Sizes of the block of `layer`.
+    /// Returns the sizes of the block of `layer`.
     pub(super) fn block(&self, layer: usize) -> LlamaBlockSizes {
         LlamaBlockSizes {
             width: self.width,
@@ -243,7 +243,7 @@ impl LlamaSizes {
         }
     }
 
-    /// Function of the feed-forward gate.
+    /// Returns the function of the feed-forward gate.
     fn gate(&self) -> Gate {
         let limit = some(self.gate_limit);
         let offset = self.gate_offset as f32;
@@ -252,13 +252,13 @@ impl LlamaSizes {
         Gate { activation: self.activation, clamp: is_bounded.then_some(clamp) }
     }
 
-    /// Heads of every layer.
+    /// Returns the heads of every layer.
     pub(super) fn attention_heads(&self) -> Heads {
         let value_width = self.value_width;
         Heads { value_width, ..Heads::grouped(self.heads, self.key_value_heads, self.head_width) }
     }
 
-    /// Returns whether `layer` has the window.
+    /// Returns whether `layer` has the attention window.
     pub(super) fn is_windowed(&self, layer: usize) -> bool {
         let types = &self.layer_types;
         self.window > 0 && (types.is_empty() || types[layer % types.len()] == SLIDING)
@@ -270,23 +270,23 @@ impl LlamaSizes {
         layers.is_empty() || layers[layer % layers.len()] == 1
     }
 
-    /// Columns of a head that rotate.
+    /// Returns the number of rotated columns per head.
     pub(super) fn rotated(&self) -> usize {
         if self.rope_width == 0 { self.head_width } else { self.rope_width }
     }
 
-    /// Returns whether norms of heads in `layer` need a table that rotates nothing.
+    /// Returns whether per-head norms in `layer` need a table that rotates nothing.
     pub(super) fn needs_still_table(&self, layer: usize) -> bool {
         let of_heads = self.qk_norm && self.qk_norm_span == QkNormSpan::Head;
         of_heads && (!self.rotates(layer) || self.rotated() != self.head_width)
     }
 
-    /// Returns whether layers with a window have other frequencies than those without.
+    /// Returns whether layers with a window use other frequencies than layers without.
     pub(super) fn windows_differ(&self) -> bool {
         self.frequencies(false) != self.frequencies(true)
     }
 
-    /// Frequencies of the rotary angles, in layers without a window or with one.
+    /// Returns the rotary frequencies of layers without a window, or with one.
     pub(super) fn frequencies(&self, is_windowed: bool) -> Frequencies {
         let scaling = match is_windowed && !self.window_rope_scaled {
             true => Scaling::None,
@@ -329,7 +329,8 @@ impl LlamaSizes {
         }
     }
 
-    /// The configured factor of queries and keys, or `recommended` for a longer context.
+    /// Returns the configured factor of queries and keys; by default `recommended` for an extended context,
+    /// otherwise 1.
     fn attention_factor(&self, recommended: f64) -> f64 {
         match some(self.rope_attention_factor) {
             Some(_) => self.rope_attention_factor,
@@ -339,24 +340,24 @@ impl LlamaSizes {
     }
 }
 
-/// Values in a head, if no key states them.
+/// Returns the default number of values per head.
 fn derived_head_width(raw: &RawValues) -> keys::Result<u64> {
     Ok((raw.integer(LlamaSizes::width)? / raw.integer(LlamaSizes::heads)?).max(2))
 }
 
-/// Values between the feed-forward layers, if no key states them.
+/// Returns the default width of the feed-forward layers.
 fn derived_feed_forward(raw: &RawValues) -> keys::Result<u64> {
     Ok((raw.integer(LlamaSizes::width)? * 8).div_ceil(3).next_multiple_of(32))
 }
 
-/// Returns a number for which 0 stands for none.
+/// Returns `None` for 0.
 fn some(number: f64) -> Option<f32> {
     (number > 0.0).then_some(number as f32)
 }
 
 impl LlamaSizes {
-    /// Returns the same model with one spelling of each option: lists with an entry for each layer, and keys
-    /// without an effect at their defaults.
+    /// Returns the same model with each option in one normal form: lists have an entry per layer, and keys
+    /// without effect have their defaults.
     pub(super) fn canonical(&self) -> Self {
         let mut sizes = self.clone();
         let layer_type = |layer| if self.is_windowed(layer) { SLIDING } else { FULL };

@@ -1,4 +1,4 @@
-//! Settings of experts in a `config.json`, and the tensors of their layers.
+//! Translates settings of experts in a `config.json`, and maps the tensors of their layers.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::hugging_face::{FolderConfig, FolderTensor};
 use crate::layers::ScoreFunction;
 use crate::models::llama::sizes::LlamaSizes;
 
-/// Experts in all layers, as wide as the feed-forward layers of other families.
+/// Experts in all layers; their width is the setting for feed-forward layers.
 pub(super) const LOCAL_EXPERTS: FolderOption = FolderOption {
     names: &[
         "num_local_experts",
@@ -34,7 +34,7 @@ pub(super) const LOCAL_EXPERTS: FolderOption = FolderOption {
     },
 };
 
-/// Experts in some layers, with a width of their own.
+/// Experts in some layers, with a width setting of their own.
 pub(super) const SPARSE_EXPERTS: FolderOption = FolderOption {
     names: &[
         "num_experts",
@@ -79,7 +79,8 @@ pub(super) const SPARSE_EXPERTS: FolderOption = FolderOption {
     },
 };
 
-/// DeepSeek-V3's experts: sigmoid scores with a correction, groups, shared experts, dense layers first.
+/// DeepSeek-V3's experts: sigmoid scores with a correction, expert groups, shared experts, and dense first
+/// layers.
 pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
     names: &[
         "n_routed_experts",
@@ -107,7 +108,7 @@ pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
             ("n_shared_experts", json!(shared)),
             ("norm_topk_prob", json!(sizes.router_normalised)),
             ("num_experts_per_tok", json!(sizes.experts_per_token)),
-            // Layers that predict later tokens are not built.
+            // Layers that predict later tokens are not supported.
             ("num_nextn_predict_layers", json!(0)),
             ("routed_scaling_factor", json!(sizes.router_scale)),
             ("topk_group", json!(sizes.expert_groups_per_token)),
@@ -115,7 +116,7 @@ pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
     },
 };
 
-/// [`ROUTED_EXPERTS`], or none where all layers are dense.
+/// [`ROUTED_EXPERTS`], or no experts if all layers are dense.
 pub(super) const DENSE_OR_ROUTED: FolderOption = FolderOption {
     names: ROUTED_EXPERTS.names,
     read: |config, family| {
@@ -168,7 +169,7 @@ pub(super) const BOUNDED_GATE: FolderOption = FolderOption {
     write: |sizes| -> Settings { vec![("swiglu_limit", json!(sizes.gate_limit))] },
 };
 
-/// The tensors of the experts of a layer.
+/// Returns the tensors of a layer's experts.
 pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, layout: ExpertLayout) -> Vec<FolderTensor> {
     let LlamaSizes { width, experts, .. } = *sizes;
     let router = format!("{layer}.{}.{}", layout.module, layout.router);
@@ -194,7 +195,7 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, layout: ExpertLayout) -> 
     tensors
 }
 
-/// The tensors of one expert.
+/// Returns the tensors of one expert, if a folder stores experts separately.
 fn of_expert(
     (theirs, ours): (&str, &str),
     sizes: &LlamaSizes,
@@ -219,7 +220,7 @@ fn of_expert(
     ]
 }
 
-/// The tensors of all experts together.
+/// Returns the tensors of all experts of a layer, if a folder stores them together.
 fn of_all((theirs, ours): (&str, &str), sizes: &LlamaSizes) -> Vec<FolderTensor> {
     let LlamaSizes { experts, expert_width: hidden, width, .. } = *sizes;
     let of = |name: &str, layer: &str, kind: &str, shape: &[usize], interleaved| FolderTensor {

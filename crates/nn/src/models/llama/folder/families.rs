@@ -1,4 +1,4 @@
-//! The families of folders, one record each.
+//! The families of Hugging Face folders, one record each.
 
 use keys::Value;
 
@@ -13,7 +13,8 @@ use super::options::{
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::LlamaSizes;
 
-/// All families. A model without a chosen one is written as the first that has its options.
+/// All families. If the configuration names none, a model is written as the first family that has its
+/// options.
 pub(super) const FAMILIES: &[FolderFamily] = &[
     FolderFamily {
         model_type: "llama",
@@ -247,10 +248,10 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
     },
 ];
 
-/// The usual names of gate, up and down.
+/// The usual names of the gate, up and down matrices.
 const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
-/// Returns whether a layer is not the last of its period.
+/// Returns whether a layer is not the last one of its period.
 fn is_not_last(layer: usize, period: usize) -> bool {
     !(layer + 1).is_multiple_of(period)
 }

@@ -1,4 +1,4 @@
-//! A family of Hugging Face folders: what distinguishes its models from Llama's.
+//! A family of Hugging Face folders: how its models differ from Llama's.
 
 use keys::Value;
 use serde_json::Value as Json;
@@ -6,66 +6,67 @@ use serde_json::Value as Json;
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::LlamaSizes;
 
-/// Keys of `[model]`, each as `model.key` with its value.
+/// Configuration keys, each as `model.key` with its value.
 pub(super) type Keys = Vec<(&'static str, Value)>;
 /// Settings of a `config.json`.
 pub(super) type Settings = Vec<(&'static str, Json)>;
 
-/// A family of folders. Its options translate the settings that not all families have.
+/// A family of folders. Its options translate settings that not all families have.
 pub(super) struct FolderFamily {
     /// The value of `model_type`.
     pub(super) model_type: &'static str,
     /// The entry of `architectures`.
     pub(super) architecture: &'static str,
-    /// The key of the feed-forward activation.
+    /// The setting with the feed-forward activation.
     pub(super) activation: &'static str,
-    /// Name here of the activation that the family has whatever the folder says, which is "silu".
+    /// Our name of the activation, for a family whose folders state "silu" but compute another.
     pub(super) own_activation: Option<&'static str>,
-    /// Values of settings that a folder leaves out.
+    /// Defaults of settings that a folder omits.
     pub(super) absent: Absent,
-    /// Values of keys that all models of the family have.
+    /// Returns the keys with equal values in all models of the family.
     pub(super) fixed: fn(&FolderConfig) -> Result<Keys, String>,
     pub(super) options: &'static [FolderOption],
     /// Whether queries, keys and values are one tensor, and gate and up another.
     pub(super) is_fused: bool,
-    /// The layout of experts, if the family has some.
+    /// Names of the experts' tensors, if the family has experts.
     pub(super) experts: Option<ExpertLayout>,
 }
 
-/// The names of experts' tensors in a folder.
+/// Names of the experts' tensors in a folder.
 #[derive(Clone, Copy)]
 pub(super) struct ExpertLayout {
-    /// The module of the router and the experts, after the layer's name.
+    /// Module of the router and the experts, relative to the layer.
     pub(super) module: &'static str,
-    /// The router, in that module.
+    /// Name of the router within the module.
     pub(super) router: &'static str,
-    /// Names of gate, up and down of one expert; `None`: the tensors are those of all experts together,
-    /// transposed, with the columns of gate and up in turn.
+    /// Names of an expert's gate, up and down matrices. `None`: the tensors contain all experts, transposed,
+    /// with alternating columns of gate and up.
     pub(super) parts: Option<[&'static str; 3]>,
 }
 
-/// Values of settings that a folder leaves out.
+/// Defaults of settings that a folder omits.
 #[derive(Clone, Copy)]
 pub(super) struct Absent {
-    /// `head_dim`; `None`: `hidden_size` / `num_attention_heads`.
+    /// `head_dim`; `None` means `hidden_size` / `num_attention_heads`.
     pub(super) head_width: Option<usize>,
     /// `tie_word_embeddings`.
     pub(super) tied: bool,
     /// `rms_norm_eps`.
     pub(super) epsilon: f64,
-    /// `rope_theta` of layers without a window and of those with one.
+    /// `rope_theta` of layers without a window, and of layers with one.
     pub(super) theta: [f64; 2],
     /// `sliding_window`.
     pub(super) window: Option<usize>,
-    /// `layer_types`: whether a layer has the window, by its index and the configured period, if any.
+    /// `layer_types`: returns whether a layer has the window, from its index and the configured period, if
+    /// any.
     pub(super) windowed: fn(usize, Option<usize>) -> bool,
-    /// `attn_logit_softcapping` and `final_logit_softcapping`; 0: none.
+    /// `attn_logit_softcapping` and `final_logit_softcapping`; 0 for no cap.
     pub(super) caps: [f64; 2],
     /// `pad_token_id`.
     pub(super) padding: Option<usize>,
 }
 
-/// Llama's values.
+/// Llama's defaults.
 pub(super) const LLAMA: Absent = Absent {
     head_width: None,
     tied: false,
@@ -77,7 +78,7 @@ pub(super) const LLAMA: Absent = Absent {
     padding: None,
 };
 
-/// Settings of families with latents: their widths, and those of the parts of heads.
+/// Settings of families with latents: the widths of latents and of the parts of heads.
 pub(super) const LATENT_NAMES: &[&str] = &[
     "kv_lora_rank",
     "q_lora_rank",
@@ -87,23 +88,23 @@ pub(super) const LATENT_NAMES: &[&str] = &[
     "v_head_dim",
     "rope_interleave",
 ];
-/// Columns of a head that rotate, if a folder with latents does not state them.
+/// Default number of rotated columns of a head in a folder with latents.
 pub(super) const ROTATED: usize = 64;
-/// Columns of a head that do not rotate, or of a value, if a folder with latents does not state them.
+/// Default number of unrotated columns of a head, and of a value's columns, in a folder with latents.
 pub(super) const PLAIN: usize = 128;
 
 /// A group of settings that some families have, translated in both directions.
 pub(super) struct FolderOption {
-    /// The settings in a `config.json`.
+    /// Names of the settings in a `config.json`.
     pub(super) names: &'static [&'static str],
-    /// Translates them into keys.
+    /// Translates the settings to configuration keys.
     pub(super) read: fn(&FolderConfig, &FolderFamily) -> Result<Keys, String>,
-    /// Translates sizes into them, as far as they can express them.
+    /// Translates a model's sizes to the settings, as far as these can express them.
     pub(super) write: fn(&LlamaSizes) -> Settings,
 }
 
 impl FolderFamily {
-    /// Values in a head.
+    /// Returns the number of values per head.
     pub(super) fn head_width(&self, config: &FolderConfig) -> Result<usize, String> {
         if self.has_latents() {
             let part = |name: &str, absent| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
@@ -121,7 +122,7 @@ impl FolderFamily {
     }
 }
 
-/// No fixed keys.
+/// Returns no fixed keys.
 pub(super) fn none(_: &FolderConfig) -> Result<Keys, String> {
     Ok(Keys::new())
 }

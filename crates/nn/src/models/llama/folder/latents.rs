@@ -8,10 +8,10 @@ use super::rope;
 use crate::hugging_face::FolderTensor;
 use crate::models::llama::sizes::LlamaSizes;
 
-/// The epsilon of the norms of latents, whatever that of other norms.
+/// Epsilon of the norms of latents; it does not depend on the configured epsilon.
 const EPSILON: f64 = 1e-6;
 
-/// Widths of latents and of the parts of heads.
+/// Translates the widths of latents and of the parts of heads.
 pub(super) const LATENTS: FolderOption = FolderOption {
     names: LATENT_NAMES,
     read: |config, _| {
@@ -48,8 +48,8 @@ pub(super) const LATENTS: FolderOption = FolderOption {
     },
 };
 
-/// Rotary frequencies, of the columns that rotate, and the factor of scores that YaRN's `mscale_all_dim`
-/// gives.
+/// Translates the rotary frequencies of the rotated columns, and the factor of scores that follows from
+/// YaRN's `mscale_all_dim`.
 pub(super) const LATENT_ROPE: FolderOption = FolderOption {
     names: &["rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"],
     read: |config, family| {
@@ -77,13 +77,13 @@ pub(super) const LATENT_ROPE: FolderOption = FolderOption {
     },
 };
 
-/// The factor of scores of heads of `width` columns.
+/// Returns the factor of scores for heads of `width` columns.
 fn score_factor(width: f64, all_dim: f64, factor: f64) -> f64 {
     let growth = if factor <= 1.0 { 1.0 } else { 0.1 * all_dim * libm::log(factor) + 1.0 };
     growth * growth / width.sqrt()
 }
 
-/// The `mscale_all_dim` that gives the model's factor of scores; `None` for the usual factor.
+/// Returns the `mscale_all_dim` that results in the model's factor of scores; `None` for the default factor.
 fn all_dim(sizes: &LlamaSizes) -> Option<f64> {
     let scale = sizes.attention_scale;
     let width = sizes.head_width as f64;
@@ -91,7 +91,7 @@ fn all_dim(sizes: &LlamaSizes) -> Option<f64> {
     (scale > 0.0 && sizes.rope_factor > 1.0).then(|| (growth - 1.0) / (0.1 * libm::log(sizes.rope_factor)))
 }
 
-/// The tensors of a layer's queries, keys and values.
+/// Returns the tensors of a layer's queries, keys and values.
 pub(super) fn qkv(prefix: &str, sizes: &LlamaSizes) -> Vec<FolderTensor> {
     let LlamaSizes { width, latent_width, query_latent_width, heads, .. } = *sizes;
     let same = |name: &str, shape: &[usize]| {

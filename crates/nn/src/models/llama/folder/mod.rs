@@ -1,8 +1,8 @@
 //! Hugging Face folders of Llama and related models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite.
 //!
-//! Rotary embeddings are half-split in all of them; queries, keys and values are rows of one parameter, and
-//! so are gate and up. A family is one record of [`families`]; the options that families share translate
-//! their settings in both directions.
+//! All of them use half-split rotary embeddings. Queries, keys and values are rows of one parameter, as are
+//! gate and up. Each family is a record of [`families`]; shared options translate settings in both
+//! directions.
 
 mod experts;
 mod families;
@@ -37,7 +37,7 @@ pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
     }),
 };
 
-/// Prefix of the names of tensors.
+/// Prefix of tensor names.
 const PREFIX: &str = "model.";
 
 const MODEL_TYPES: [&str; FAMILIES.len()] = {
@@ -50,7 +50,7 @@ const MODEL_TYPES: [&str; FAMILIES.len()] = {
     names
 };
 
-/// The names of the feed-forward activations: ours, and Hugging Face's, the first of which is written.
+/// Feed-forward activations: our name, and Hugging Face's names; the first one is written.
 const ACTIVATIONS: [(&str, &[&str]); 3] =
     [("silu", &["silu", "swish"]), ("gelu", &["gelu_pytorch_tanh", "gelu_new"]), ("gelu-erf", &["gelu"])];
 fn keys(config: &FolderConfig) -> Result<Keys, String> {
@@ -87,10 +87,10 @@ fn find(name: &str) -> Option<&'static FolderFamily> {
     FAMILIES.iter().find(|family| family.model_type == name)
 }
 
-/// Refuses settings that change what is computed and that the family does not have.
+/// Rejects settings that affect results but are not supported by the family.
 fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
     config.check(&LLAMA)?;
-    // Hugging Face drops only attention weights, and this family also the branches' results.
+    // Hugging Face drops only attention weights; this family also drops the branches' results.
     if let Some(dropout) = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0) {
         return Err(format!("attention_dropout = {dropout} is not supported; supported: 0"));
     }
@@ -98,7 +98,7 @@ fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
         let own = || family.options.iter().any(|option| option.names.contains(&name));
         !own() && FAMILIES.iter().any(|other| other.options.iter().any(|o| o.names.contains(&name)))
     };
-    // Some families have a token that others ignore.
+    // Some families use a token that others ignore.
     let is_ignored = |name: &str| name == "pad_token_id";
     let other = config
         .entries()
@@ -110,7 +110,7 @@ fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
     })
 }
 
-/// Returns whether a value means that a setting has no effect.
+/// Returns whether a setting's value has no effect.
 fn is_neutral(name: &str, value: &Json) -> bool {
     let factor = ["multiplier", "scaling", "factor"].iter().any(|end| name.ends_with(end));
     match value {
@@ -122,7 +122,7 @@ fn is_neutral(name: &str, value: &Json) -> bool {
     }
 }
 
-/// Names of the settings that are unknown and ignored.
+/// Returns the names of unknown settings, which are ignored.
 fn ignored(config: &FolderConfig) -> Vec<String> {
     config.check(&LLAMA).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
@@ -146,13 +146,13 @@ fn activation(config: &FolderConfig, family: &FolderFamily) -> Result<&'static s
     })
 }
 
-/// Returns the names of all families, as in a sentence.
+/// Returns the names of all families, formatted for a sentence.
 pub(super) fn names() -> String {
     MODEL_TYPES.map(|name| format!("\"{name}\"")).join(", ")
 }
 
-/// The model in the folder's format: that of the chosen family, or of the first that has the model's options;
-/// `None` if it has none.
+/// Describes the model in the format of the chosen family, or of the first family that has the model's
+/// options; `None` if no family has.
 pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
     let is_chosen =
         |family: &&FolderFamily| sizes.hugging_face.is_empty() || sizes.hugging_face == family.model_type;
@@ -174,7 +174,7 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
     })
 }
 
-/// The `config.json` of a family, if that describes the model.
+/// Returns the `config.json` of a family; `None` if it cannot describe the model.
 fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>> {
     let of_folder = |ours: &str| match family.own_activation {
         Some(own) => (own == ours).then_some("silu"),
@@ -206,7 +206,7 @@ fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>
     is_same(&read, sizes).then_some(config)
 }
 
-/// The sizes that a configuration describes.
+/// Returns the sizes described by a configuration.
 fn read(config: &FolderConfig) -> Option<LlamaSizes> {
     let implied =
         |(path, value): (&str, Value)| Implied { path: path.to_owned(), value, file: String::new() };
@@ -217,7 +217,7 @@ fn read(config: &FolderConfig) -> Option<LlamaSizes> {
     LlamaSizes::read(&raw).ok()
 }
 
-/// Returns whether two models compute the same, by what their layers do and not how it is written.
+/// Returns whether two models compute the same, even if their options are written differently.
 fn is_same(one: &LlamaSizes, other: &LlamaSizes) -> bool {
     let plain = |sizes: &LlamaSizes| {
         let mut sizes = sizes.canonical();

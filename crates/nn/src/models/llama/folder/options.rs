@@ -8,7 +8,7 @@ use super::rope;
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::{FULL, LlamaSizes, SLIDING};
 
-/// Refuses windows.
+/// Rejects attention windows.
 pub(super) const NO_WINDOW: FolderOption = FolderOption {
     names: &["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
     read: |config, _| {
@@ -19,7 +19,7 @@ pub(super) const NO_WINDOW: FolderOption = FolderOption {
     write: |_| vec![("use_sliding_window", json!(false))],
 };
 
-/// One window in all layers.
+/// One attention window in all layers.
 pub(super) const ONE_WINDOW: FolderOption = FolderOption {
     names: &["sliding_window", "use_sliding_window", "layer_types"],
     read: |config, family| {
@@ -31,7 +31,7 @@ pub(super) const ONE_WINDOW: FolderOption = FolderOption {
     write: |sizes| vec![("sliding_window", json!(some(sizes.window)))],
 };
 
-/// A window in some layers.
+/// An attention window in some layers.
 pub(super) const LAYER_TYPES: FolderOption = FolderOption {
     names: &["sliding_window", "layer_types", "sliding_window_pattern", "_sliding_window_pattern"],
     read: layer_types,
@@ -42,11 +42,11 @@ pub(super) const LAYER_TYPES: FolderOption = FolderOption {
     },
 };
 
-/// A window that another setting turns on.
+/// An attention window that another setting enables.
 pub(super) const SWITCHED_WINDOW: FolderOption = FolderOption {
     names: &["use_sliding_window", "sliding_window", "layer_types"],
     read: |config, family| match config.flag("use_sliding_window")? {
-        // Without a list, transformers derive the layers from other settings.
+        // Without a list, transformers derives the layers from other settings.
         Some(true) if !config.has("layer_types") => {
             Err("use_sliding_window = true is supported with layer_types only".to_owned())
         }
@@ -60,7 +60,7 @@ pub(super) const SWITCHED_WINDOW: FolderOption = FolderOption {
     },
 };
 
-/// Biases of the projections of attention.
+/// Biases of attention's projections, absent by default.
 pub(super) const ATTENTION_BIAS: FolderOption = FolderOption {
     names: &["attention_bias"],
     read: |config, _| {
@@ -73,7 +73,7 @@ pub(super) const ATTENTION_BIAS: FolderOption = FolderOption {
     write: |sizes| vec![("attention_bias", json!(sizes.output_bias))],
 };
 
-/// Biases of the projections of attention, unless a folder says that there are none.
+/// Biases of attention's projections, present by default.
 pub(super) const ALL_BIASES: FolderOption = FolderOption {
     names: &["attention_bias"],
     read: |config, _| {
@@ -109,7 +109,7 @@ pub(super) const MLP_BIAS: FolderOption = FolderOption {
     },
 };
 
-/// No biases but those that the family always has.
+/// Rejects biases other than those that the family always has.
 pub(super) const NO_BIASES: FolderOption = FolderOption {
     names: &["attention_bias", "mlp_bias"],
     read: |config, _| {
@@ -120,7 +120,7 @@ pub(super) const NO_BIASES: FolderOption = FolderOption {
     write: |_| vec![("attention_bias", json!(false))],
 };
 
-/// Caps of attention scores and of scores of tokens.
+/// Soft caps of attention scores and of token scores.
 pub(super) const CAPS: FolderOption = FolderOption {
     names: &CAP_NAMES,
     read: caps,
@@ -148,7 +148,7 @@ pub(super) const QUERY_SCALAR: FolderOption = FolderOption {
     },
 };
 
-/// Granite's factors.
+/// Granite's scaling factors.
 pub(super) const MULTIPLIERS: FolderOption = FolderOption {
     names: &["embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"],
     read: |config, _| {
@@ -191,8 +191,8 @@ pub(super) const ROPE_LAYERS: FolderOption = FolderOption {
     },
 };
 
-/// The token whose embedding gets no gradient as an input. Llama and Qwen do not have the option, so that
-/// runs that began without it keep their bits.
+/// The token whose embedding gets no gradient. Llama and Qwen do not read this setting, so that runs started
+/// before it was supported keep their bits.
 pub(super) const PADDING: FolderOption = FolderOption {
     names: &["pad_token_id"],
     read: |config, family| {
@@ -205,7 +205,7 @@ pub(super) const PADDING: FolderOption = FolderOption {
     write: |sizes| vec![("pad_token_id", json!(sizes.padding_tokens.first()))],
 };
 
-/// Dropout of the embedding and of branches, which must be 0.
+/// Dropout of embeddings and branches, which must be 0.
 pub(super) const NO_DROPOUT: FolderOption = FolderOption {
     names: &["embd_pdrop", "resid_pdrop"],
     read: |config, _| {
@@ -219,19 +219,19 @@ pub(super) const NO_DROPOUT: FolderOption = FolderOption {
     write: |_| vec![("embd_pdrop", json!(0.0)), ("resid_pdrop", json!(0.0))],
 };
 
-/// One set of rotary frequencies.
+/// One set of rotary frequencies for all layers.
 pub(super) const FLAT_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_flat, write: rope::write_flat };
 
-/// One set of rotary frequencies, for half of each head if a folder does not say another part.
+/// One set of rotary frequencies, by default for half of each head.
 pub(super) const HALF_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_half, write: rope::write_flat };
 
-/// Rotary frequencies by type of layer.
+/// Separate rotary frequencies per type of layer.
 pub(super) const LAYER_ROPE: FolderOption =
     FolderOption { names: rope::LAYER_NAMES, read: rope::read_by_layer, write: rope::write_by_layer };
 
-/// The window, if there is one.
+/// Returns the window, if any.
 fn window(config: &FolderConfig, family: &FolderFamily) -> Result<Option<usize>, String> {
     match config.has("sliding_window") {
         true => config.optional_count("sliding_window"),
@@ -258,7 +258,7 @@ fn layer_types(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, Str
     Ok(vec![(LlamaSizes::window, window.into()), (LlamaSizes::layer_types, types.as_slice().into())])
 }
 
-/// Refuses layers with a window.
+/// Rejects layers with a window.
 fn all_full(config: &FolderConfig) -> Result<(), String> {
     let other = config.texts("layer_types")?.and_then(|all| all.into_iter().find(|name| *name != FULL));
     other.map_or(Ok(()), |other| Err(unsupported_type(other, &format!("\"{FULL}\""))))
@@ -278,12 +278,12 @@ fn caps(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
     keys.into_iter().zip(CAP_NAMES).zip(family.absent.caps).map(cap).collect()
 }
 
-/// Returns a count for which 0 stands for none.
+/// Returns `None` for a count of 0.
 fn some(count: usize) -> Option<usize> {
     (count > 0).then_some(count)
 }
 
-/// Returns a number as an integer if it is one, up to rounding.
+/// Returns a number as an integer if it is one, up to rounding errors.
 pub(super) fn whole(number: f64) -> Json {
     let rounded = number.round();
     if (number - rounded).abs() < 1e-9 * number.abs() { json!(rounded as i64) } else { json!(number) }

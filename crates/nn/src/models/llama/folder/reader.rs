@@ -1,4 +1,4 @@
-//! The keys of a `config.json` of Llama and its relatives.
+//! The keys of a `config.json` of Llama and similar models.
 
 use system::readers::{FileKey, Reader, Unlisted};
 

@@ -1,4 +1,4 @@
-//! The tensors of a folder, and the rows of parameters that they hold.
+//! Maps the tensors of a folder to rows of parameters.
 
 use super::experts;
 use super::family::FolderFamily;
@@ -7,12 +7,12 @@ use crate::hugging_face::FolderTensor;
 use crate::layers::QkNormSpan;
 use crate::models::llama::sizes::LlamaSizes;
 
-/// The table of embeddings.
+/// Name of the embedding table.
 pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
-/// The weight of the output head.
+/// Name of the output head's weight.
 pub(super) const HEAD: &str = "lm_head.weight";
 
-/// All tensors of a model in the family's layout.
+/// Returns all tensors of a model in the family's layout.
 pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
     let table = [sizes.vocabulary, sizes.width];
     let mut tensors = vec![same(EMBEDDING, &table)];
@@ -39,12 +39,12 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     tensors
 }
 
-/// A tensor with the same name as its parameter.
+/// Returns a tensor with the same name as its parameter.
 fn same(name: &str, shape: &[usize]) -> FolderTensor {
     FolderTensor::whole(name.to_owned(), name.to_owned(), shape)
 }
 
-/// The norms and the attention of a layer.
+/// Returns the tensors of a layer's norms and attention.
 fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
     let width = sizes.width;
     let at = |part: &str| format!("{prefix}.{part}");
@@ -81,7 +81,7 @@ fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<Fol
     tensors
 }
 
-/// Gated feed-forward layers, or shared experts.
+/// Returns the tensors of gated feed-forward layers, or of shared experts.
 fn feed_forward(
     prefix: String,
     [width, hidden]: [usize; 2],
@@ -98,18 +98,19 @@ fn feed_forward(
     tensors
 }
 
-/// A linear layer whose rows are those of several modules.
+/// A linear layer that fuses the rows of several modules.
 struct Fused {
     prefix: String,
     name: &'static str,
-    /// The modules and their rows.
+    /// Names and numbers of rows of the modules.
     parts: Vec<(&'static str, usize)>,
     columns: usize,
     bias: bool,
 }
 
 impl Fused {
-    /// The weights and biases: one tensor each if the folder fuses them too, else those of the modules.
+    /// Returns the weights and biases: one tensor each if the folder fuses the modules too, otherwise one per
+    /// module.
     fn tensors(&self, is_fused: bool) -> Vec<FolderTensor> {
         let kinds = [Some(("weight", Some(self.columns))), self.bias.then_some(("bias", None))];
         kinds.into_iter().flatten().flat_map(|(kind, columns)| self.kind(kind, columns, is_fused)).collect()

@@ -1,5 +1,5 @@
-//! The dialects of rotary frequencies: `rope_scaling` beside `rope_theta`, and `rope_parameters` with both. A
-//! folder may have settings in both, which must agree.
+//! The two formats of rotary frequencies: `rope_scaling` next to `rope_theta`, and `rope_parameters`, which
+//! contains both. If a folder uses both formats, they must agree.
 
 use serde_json::{Map, Value as Json};
 use system::quoted::shortened;
@@ -10,16 +10,16 @@ use crate::models::llama::sizes::{FULL, SLIDING};
 
 const PARAMETERS: &str = "rope_parameters";
 const SCALING: &str = "rope_scaling";
-/// Settings that may also stand beside the object.
+/// Settings that may also be next to the object instead of inside.
 const BESIDE: [&str; 3] = ["rope_theta", "partial_rotary_factor", "original_max_position_embeddings"];
 
 /// An object of settings with its name.
 type Named<'a> = (&'a str, FolderConfig);
 
-/// Returns the settings of all layers under the names of `rope_parameters`.
+/// Returns the settings for all layers, by their names in `rope_parameters`.
 ///
 /// # Errors
-/// Settings by type of layer, unknown ones, and those that disagree.
+/// Settings depend on the type of layer, are unknown, or disagree.
 pub(crate) fn flat(config: &FolderConfig) -> Result<FolderConfig, String> {
     let objects = [PARAMETERS, SCALING].into_iter().map(|name| Ok((name, config.object(name)?)));
     let objects: Vec<_> = objects.collect::<Result<_, String>>()?;
@@ -31,10 +31,10 @@ pub(crate) fn flat(config: &FolderConfig) -> Result<FolderConfig, String> {
     merged(config, objects, &BESIDE.map(|name| (name, name)))
 }
 
-/// Returns the settings of the layers of a type, whose base stands as `theta` in older files.
+/// Returns the settings for the layers of one type; older files store their base as `theta`.
 ///
 /// # Errors
-/// As for [`flat`]; settings that name no type of layer.
+/// Errors of [`flat`], or the settings do not depend on the type of layer.
 pub(super) fn of_layers(config: &FolderConfig, layers: &str, theta: &str) -> Result<FolderConfig, String> {
     let mut objects = Vec::new();
     if let Some(parameters) = config.object(PARAMETERS)? {
@@ -57,8 +57,8 @@ fn is_nested(object: &FolderConfig) -> bool {
     [FULL, SLIDING].into_iter().any(|name| object.has(name))
 }
 
-/// Returns the settings of `objects`, which must agree, with those that stand `beside` them in the file, each
-/// under its name there and its name in an object.
+/// Merges the settings of `objects`, which must agree, with settings next to them. `beside` lists the name of
+/// each in the file and inside an object.
 fn merged(
     config: &FolderConfig,
     objects: Vec<Named<'_>>,
@@ -85,7 +85,7 @@ fn merged(
     }
 }
 
-/// Returns an object with its kind, without empty settings, and with those that stand beside it.
+/// Completes an object: sets its kind, drops null settings, and adds settings next to it.
 fn completed(
     config: &FolderConfig,
     (name, object): (&str, &FolderConfig),
@@ -93,7 +93,7 @@ fn completed(
 ) -> Result<Map<String, Json>, String> {
     let mut own = Map::new();
     for (key, value) in object.entries().filter(|(_, value)| !value.is_null()) {
-        // The former name of the kind.
+        // The former name of `rope_type`.
         let key = if key == "type" { "rope_type" } else { key };
         match own.insert(key.to_owned(), value.clone()) {
             Some(before) if before != *value => {
@@ -120,12 +120,12 @@ fn completed(
     Ok(own)
 }
 
-/// Returns a value as a message shows it.
+/// Formats a value for a message, shortened.
 fn shown(value: &Json) -> String {
     shortened(&value.to_string()).into_owned()
 }
 
-/// Returns whether two settings are equal, numbers by value.
+/// Returns whether two settings are equal, comparing numbers by value.
 fn equal(one: Option<&Json>, other: Option<&Json>) -> bool {
     match (one.and_then(Json::as_f64), other.and_then(Json::as_f64)) {
         (Some(one), Some(other)) => one == other,

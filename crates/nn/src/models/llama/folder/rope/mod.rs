@@ -1,5 +1,5 @@
-//! Rotary frequencies in a `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` with both, of
-//! all layers or by type of layer.
+//! Rotary frequencies in a `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` with both,
+//! for all layers or per type of layer.
 
 pub(super) mod dialects;
 
@@ -10,7 +10,7 @@ use super::family::{FolderFamily, Keys, Settings};
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::{FULL, LlamaSizes, RopeScaling, SLIDING};
 
-/// Settings of one set of frequencies.
+/// Names of the settings for one set of frequencies.
 pub(super) const FLAT_NAMES: &[&str] = &[
     "rope_theta",
     "rope_scaling",
@@ -18,22 +18,22 @@ pub(super) const FLAT_NAMES: &[&str] = &[
     "partial_rotary_factor",
     "original_max_position_embeddings",
 ];
-/// Settings of frequencies by type of layer.
+/// Names of the settings for frequencies per type of layer.
 pub(super) const LAYER_NAMES: &[&str] =
     &["rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"];
-/// The former name of YaRN's and LongRoPE's scaling in Phi-3.
+/// Phi-3's former names of LongRoPE scaling.
 const FORMER_LONGROPE: [&str; 2] = ["su", "yarn"];
 
-/// Settings that every kind of scaling may have.
+/// Settings that any kind of scaling may have.
 const OF_ALL_KINDS: [&str; 5] =
     ["rope_type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "finetuned"];
 
-/// Reads the frequencies of all layers, of heads that rotate as a whole unless a folder says otherwise.
+/// Reads frequencies for all layers; by default whole heads rotate.
 pub(super) fn read_flat(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
     read_part(config, family, 1.0)
 }
 
-/// Reads the frequencies of all layers, of heads of which half rotates unless a folder says otherwise.
+/// Reads frequencies for all layers; by default half of each head rotates.
 pub(super) fn read_half(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
     read_part(config, family, 0.5)
 }
@@ -51,10 +51,10 @@ fn read_part(config: &FolderConfig, family: &FolderFamily, absent: f64) -> Resul
     Ok(keys)
 }
 
-/// Reads the frequencies of layers without a window, and the base of those with one.
+/// Reads the frequencies of layers without a window, and the base of layers with one.
 pub(super) fn read_by_layer(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
     let [absent, absent_in_window] = family.absent.theta;
-    // OLMo has one base, and Gemma two.
+    // OLMo has one base, Gemma two.
     let former = if absent == absent_in_window { "rope_theta" } else { "rope_local_base_freq" };
     let full = dialects::of_layers(config, FULL, "rope_theta")?;
     let sliding = dialects::of_layers(config, SLIDING, former)?;
@@ -139,7 +139,7 @@ fn scaling(config: &FolderConfig, family: &FolderFamily, scaling: &FolderConfig)
     })
 }
 
-/// Refuses settings of other kinds, which would be without effect: their writer meant another kind.
+/// Rejects settings of other kinds, which would have no effect: the writer probably meant another kind.
 fn check_kind(kind: &str, settings: &FolderConfig) -> Result<(), String> {
     let own: &[&str] = match kind {
         "default" => &[],
@@ -149,7 +149,7 @@ fn check_kind(kind: &str, settings: &FolderConfig) -> Result<(), String> {
             &["factor", "attention_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim"]
         }
         "longrope" => &["factor", "attention_factor", "short_factor", "long_factor"],
-        // Refused as a kind.
+        // An unknown kind is rejected elsewhere.
         _ => return Ok(()),
     };
     let mut all = settings.entries();
@@ -174,8 +174,8 @@ fn original_context(config: &FolderConfig, scaling: &FolderConfig) -> Result<usi
     }
 }
 
-/// The factor of queries and keys that a folder states, by itself or as a quotient of two; 0 if it states
-/// none.
+/// Returns the configured factor of queries and keys, stated directly or as a quotient of two settings; 0 if
+/// there is none.
 fn yarn_attention(scaling: &FolderConfig, factor: f64) -> Result<f64, String> {
     if let Some(attention) = scaling.number("attention_factor")? {
         return Ok(attention);
@@ -186,7 +186,7 @@ fn yarn_attention(scaling: &FolderConfig, factor: f64) -> Result<f64, String> {
     Ok(of(above) / of(below))
 }
 
-/// Writes the frequencies of all layers.
+/// Writes frequencies for all layers.
 pub(super) fn write_flat(sizes: &LlamaSizes) -> Settings {
     let mut settings: Settings = vec![
         ("rope_scaling", written(sizes).map_or(Json::Null, Json::Object)),
@@ -202,7 +202,7 @@ pub(super) fn write_flat(sizes: &LlamaSizes) -> Settings {
     settings
 }
 
-/// Writes the frequencies by type of layer.
+/// Writes frequencies per type of layer.
 pub(super) fn write_by_layer(sizes: &LlamaSizes) -> Settings {
     let mut full = written(sizes).unwrap_or_else(|| object([("rope_type", json!("default"))]));
     full.insert("rope_theta".to_owned(), json!(sizes.rope_theta));
@@ -214,7 +214,7 @@ fn object<const N: usize>(settings: [(&str, Json); N]) -> Map<String, Json> {
     settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// The object of a scaling; `None` without one.
+/// Returns the settings object of a scaling; `None` without scaling.
 fn written(sizes: &LlamaSizes) -> Option<Map<String, Json>> {
     let factor = json!(sizes.rope_factor);
     let context = json!(sizes.rope_original_context);
