@@ -1,4 +1,4 @@
-//! Layers of images, which are channels-last: `[batch, height, width, channels]`.
+//! Layers for images in channels-last format: `[batch, height, width, channels]`.
 
 mod batch_norm;
 mod convolution;

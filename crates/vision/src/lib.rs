@@ -1,9 +1,8 @@
-//! Models of images: residual networks and their layers.
+//! Models for images: residual networks and their layers.
 //!
-//! The one idea: **this crate registers its family as a program's own crate does**. No other crate knows it.
-//! The command line passes [`RESNET`] to [`nn::Families::register`] before it reads a configuration, and
-//! plans, grids, checkpoints and folders then know the family by its record. Operators are those of
-//! `autograd`.
+//! The one idea: **this crate registers its family like an external crate**. No other crate depends on it.
+//! The command line passes [`RESNET`] to [`nn::Families::register`] before it reads a configuration. Plans,
+//! grids, checkpoints and folders then use the family through its record. Operators come from `autograd`.
 //!
 //! ```
 //! use device::{DType, Description, Device, DeviceOptions};
@@ -32,10 +31,10 @@ use system::readers::Reader;
 /// The keys of the files that this crate reads.
 pub const READERS: &[&Reader] = &[&resnet::CONFIG];
 
-/// Registers the family of this crate in a program that has no family of its own. Later calls do nothing.
+/// Registers this crate's family, in a program that has no family of its own. Later calls do nothing.
 ///
 /// # Errors
-/// The program has read a configuration already.
+/// The program has already read a configuration.
 pub fn register() -> Result<(), String> {
     static REGISTERED: LazyLock<Result<(), String>> = LazyLock::new(|| Families::register([RESNET]));
     REGISTERED.clone()

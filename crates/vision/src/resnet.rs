@@ -1,5 +1,5 @@
-//! Residual networks for the classification of images, as torchvision builds them (version 1.5: the stride of
-//! a bottleneck is that of its 3 × 3 convolution).
+//! Residual networks for image classification, as in torchvision (version 1.5: a bottleneck's stride is at
+//! its 3 × 3 convolution).
 
 mod folder;
 mod model;

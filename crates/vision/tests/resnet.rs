@@ -11,10 +11,10 @@ use tensor::Tensor;
 use vision::{ResNet, ResNetSizes, StemKind};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/resnet.json");
-/// Largest relative difference of losses, and of statistics and gradients relative to a tensor's norm, in f32
-/// and in half types, unless PyTorch's own is larger.
+/// Largest relative difference in f32 and in half-precision types, of losses, and of statistics and gradients
+/// relative to a tensor's norm, unless PyTorch's own difference is larger.
 const TOLERANCES: [f64; 2] = [1e-5, 1e-2];
-/// Factor by which the sums of as many roundings to a half type may differ by chance.
+/// Factor by which sums of many roundings to a half-precision type may differ by chance.
 const CHANCE: f64 = 1.25;
 
 fn golden() -> Value {
@@ -33,7 +33,7 @@ fn meta() -> Device {
     Device::meta(0, device::Description::host(), &DeviceOptions::default()).unwrap()
 }
 
-/// torchvision's ResNet for images of 224 × 224.
+/// torchvision's ResNet-50 for images of 224 × 224.
 const IMAGE_NET: ResNetSizes = ResNetSizes {
     depth: 50,
     width: 1.0,
@@ -48,7 +48,7 @@ fn build(device: &Device, sizes: ResNetSizes, dtype: DType) -> ResNet {
     ResNet::new(parameters, &sizes, &Stage::whole(sizes.layers())).unwrap()
 }
 
-/// The script's `uniform`.
+/// Returns the same values as the script's `uniform`.
 fn uniform(name: &str, count: usize) -> Vec<f32> {
     let fnv = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(16_777_619);
     let seed = name.bytes().fold(2_166_136_261, fnv);
@@ -62,7 +62,7 @@ fn uniform(name: &str, count: usize) -> Vec<f32> {
     (0..count as u32).map(value).collect()
 }
 
-/// The script's `initial`, for a tensor of our shape.
+/// Returns the same values as the script's `initial`, for a tensor of our shape.
 fn initial(name: &str, shape: &[usize]) -> Vec<f32> {
     let mut values = uniform(name, shape.iter().product());
     match *shape {
@@ -82,7 +82,8 @@ fn initial(name: &str, shape: &[usize]) -> Vec<f32> {
     channels_last(&values, shape)
 }
 
-/// Reorders `[a, channels, height, width]` to `shape`, `[a, height, width, channels]`; others stay.
+/// Reorders `[a, channels, height, width]` to `shape`, `[a, height, width, channels]`; other arrays are
+/// unchanged.
 fn channels_last(values: &[f32], shape: &[usize]) -> Vec<f32> {
     let [outer, height, width, channels] = *shape else { return values.to_vec() };
     let at = |index: usize| {

@@ -6,12 +6,12 @@ use nn::layers::{short, within};
 use nn::{ChannelStatistics, Init, Parameters, Result};
 use tensor::Tensor;
 
-/// Epsilon added to the variance; PyTorch's default.
+/// Epsilon added to the variance, PyTorch's default.
 const EPSILON: f32 = 1e-5;
 
-/// Normalises each channel to mean 0 and variance 1, then applies weight and bias; a residual addition and
-/// ReLU may follow in the same pass. Training uses the statistics of the micro-batch, evaluation running
-/// averages.
+/// Normalises each channel to mean 0 and variance 1, then applies weight and bias. A residual addition and
+/// ReLU may follow in the same kernel. Training uses the statistics of the micro-batch, evaluation uses
+/// running averages.
 #[derive(Debug)]
 pub struct BatchNorm {
     name: String,
@@ -22,10 +22,10 @@ pub struct BatchNorm {
 
 impl BatchNorm {
     /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[channels]`, and running statistics,
-    /// which [`BatchNorm::allocate_statistics`] makes.
+    /// which [`BatchNorm::allocate_statistics`] allocates.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(parameters: &mut Parameters, name: &str, channels: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [channels], Init::Constant(1.0))?;
         let bias = parameters.create(&format!("{name}.bias"), [channels], Init::Constant(0.0))?;
@@ -33,11 +33,11 @@ impl BatchNorm {
         Ok(BatchNorm { name: name.to_owned(), weight, bias, statistics })
     }
 
-    /// Allocates the running statistics of all batch norms of `parameters` so far, and registers the buffers
-    /// that are their parts. A model calls it once, after its layers are built.
+    /// Allocates the running statistics of all batch norms registered so far in `parameters`, and registers
+    /// their buffers. A model calls this once, after building its layers.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn allocate_statistics(parameters: &mut Parameters) -> Result<()> {
         let statistics = parameters.statistics();
         match statistics.is_empty() {
@@ -51,7 +51,7 @@ impl BatchNorm {
     /// Normalises `x [.., channels]`.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         self.run(tape, x, None, false)
     }
@@ -61,16 +61,16 @@ impl BatchNorm {
         self.run(tape, x, residual, true)
     }
 
-    /// The operands of the operator.
+    /// Returns the operator's parameters and options.
     pub(super) fn operands(&self, relu: bool) -> ops::BatchNorm {
         let BatchNorm { weight, bias, .. } = self;
         ops::BatchNorm { weight: weight.clone(), bias: bias.clone(), epsilon: EPSILON, relu }
     }
 
-    /// The running averages of mean and variance, `[channels]` f32.
+    /// Returns the running averages of mean and variance, `[channels]` f32 each.
     ///
     /// # Errors
-    /// Statistics that have not been allocated.
+    /// The statistics have not been allocated.
     pub(super) fn averages(&self) -> Result<[Tensor; 2]> {
         self.statistics.averages()
     }

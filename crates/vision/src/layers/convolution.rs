@@ -13,25 +13,25 @@ pub struct Convolution {
     pub(super) options: ConvolutionOptions,
 }
 
-/// Sizes of a [`Convolution`] with a square kernel, padded so that stride 1 keeps the size of an image.
+/// Sizes of a [`Convolution`] with a square kernel. Padding keeps the image size at stride 1.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvolutionSizes {
-    /// Channels of the input.
+    /// Number of input channels.
     pub inputs: usize,
-    /// Channels of the output.
+    /// Number of output channels.
     pub outputs: usize,
-    /// Height and width of the kernel, odd.
+    /// Height and width of the kernel; odd.
     pub kernel: usize,
-    /// Distance of neighbouring windows.
+    /// Stride: distance between neighbouring windows.
     pub stride: usize,
 }
 
 impl Convolution {
-    /// Registers `{name}.weight`, normal with variance 2 / (outputs · kernel²), as He and others initialise
-    /// layers before ReLU, by the fan of their outputs.
+    /// Registers `{name}.weight`, normal with variance 2 / (outputs · kernel²): He initialisation by the
+    /// fan-out.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or the name exists.
     pub fn new(parameters: &mut Parameters, name: &str, sizes: ConvolutionSizes) -> Result<Self> {
         let ConvolutionSizes { inputs, outputs, kernel, stride } = sizes;
         let deviation = (2.0 / (outputs * kernel * kernel) as f32).sqrt();
@@ -42,11 +42,11 @@ impl Convolution {
         Ok(Convolution { name: name.to_owned(), weight, options })
     }
 
-    /// Maps `[batch, height, width, inputs]` to `[batch, height / stride, width / stride, outputs]`, sizes
-    /// rounded up.
+    /// Maps `[batch, height, width, inputs]` to `[batch, height / stride, width / stride, outputs]`; sizes
+    /// are rounded up.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || Ok(ops::convolution(tape, x, &self.weight, self.options)?))
     }

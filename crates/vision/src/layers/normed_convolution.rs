@@ -1,4 +1,4 @@
-//! A convolution and the batch norm after it.
+//! A convolution followed by a batch norm.
 
 use autograd::{Mode, Tape, Var, ops};
 use nn::layers::{short, within};
@@ -6,8 +6,8 @@ use nn::{Parameters, Result};
 
 use super::{BatchNorm, Convolution, ConvolutionSizes};
 
-/// A convolution and its batch norm. Training computes one after the other; evaluation folds the norm into
-/// weight and bias of the convolution, which then has its name alone.
+/// A convolution followed by a batch norm. Training computes one after the other; evaluation folds the norm
+/// into the convolution's weight and bias, under the convolution's name.
 #[derive(Debug)]
 pub struct NormedConvolution {
     convolution: Convolution,
@@ -15,10 +15,10 @@ pub struct NormedConvolution {
 }
 
 impl NormedConvolution {
-    /// Registers the parameters of a convolution and of a norm under their names.
+    /// Registers the parameters of the convolution and of the norm under their names.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(
         parameters: &mut Parameters,
         [convolution, norm]: [&str; 2],
@@ -31,7 +31,7 @@ impl NormedConvolution {
     /// Computes norm(convolution(x)) for `x [batch, height, width, inputs]`.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// The shape or dtype differs, or memory is exhausted.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         if tape.mode() == Mode::Evaluate {
             return self.folded(tape, x, None, false);
@@ -47,11 +47,11 @@ impl NormedConvolution {
         self.norm.forward_relu(tape, self.convolution.forward(tape, x)?, None)
     }
 
-    /// Computes relu(norm(convolution(x)) + residual). In training the residual is computed after the
+    /// Computes relu(norm(convolution(x)) + residual). In training, the residual is computed after the
     /// convolution.
     ///
     /// # Errors
-    /// As [`NormedConvolution::forward`]; errors of the residual.
+    /// Errors of [`NormedConvolution::forward`] and of the residual.
     pub fn forward_residual(
         &self,
         tape: &Tape,

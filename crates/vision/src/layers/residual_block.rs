@@ -10,25 +10,26 @@ use super::{ConvolutionSizes, NormedConvolution};
 /// Sizes of a [`ResidualBlock`].
 #[derive(Clone, Copy, Debug)]
 pub struct ResidualBlockSizes {
-    /// Channels of the input.
+    /// Number of input channels.
     pub inputs: usize,
-    /// Channels of the inner convolutions.
+    /// Number of channels of the inner convolutions.
     pub channels: usize,
     /// Stride of the first 3 × 3 convolution.
     pub stride: usize,
-    /// Whether a 1 × 1 convolution before and after reduces and restores the channels, four times as many
-    /// outside; otherwise there are two 3 × 3 convolutions.
+    /// Whether the block is a bottleneck, in which 1 × 1 convolutions reduce the channels by four and restore
+    /// them. Otherwise it has two 3 × 3 convolutions.
     pub bottleneck: bool,
 }
 
 impl ResidualBlockSizes {
-    /// Channels of the output.
+    /// Number of output channels.
     #[must_use]
     pub fn outputs(&self) -> usize {
         if self.bottleneck { 4 * self.channels } else { self.channels }
     }
 
-    /// Kernel and stride of the convolutions; the stride is that of a 3 × 3 kernel, as in torchvision.
+    /// Returns kernel size and stride of each convolution. The stride is at a 3 × 3 convolution, as in
+    /// torchvision.
     fn kernels(&self) -> Vec<[usize; 2]> {
         match self.bottleneck {
             true => vec![[1, 1], [3, self.stride], [1, 1]],
@@ -37,8 +38,8 @@ impl ResidualBlockSizes {
     }
 }
 
-/// relu(branch(x) + x), where the branch is convolutions with norms, and ReLU between them. If its output has
-/// another shape, x passes a 1 × 1 convolution and a norm.
+/// Computes relu(branch(x) + x), where the branch consists of convolutions with norms, and ReLU in between.
+/// If the branch changes the shape, x passes through a 1 × 1 convolution and a norm.
 #[derive(Debug)]
 pub struct ResidualBlock {
     name: String,
@@ -51,7 +52,7 @@ impl ResidualBlock {
     /// `{name}.downsample.0`, `{name}.downsample.1`.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Memory is exhausted, or a name exists.
     pub fn new(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<Self> {
         parameters.begin_unit();
         let kernels = sizes.kernels();

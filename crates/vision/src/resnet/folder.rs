@@ -20,7 +20,7 @@ pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
     tied: None,
 };
 
-/// Suffix of the counters among torchvision's buffers.
+/// Suffix of the names of counters among torchvision's buffers.
 const COUNTER: &str = "num_batches_tracked";
 
 fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
@@ -45,7 +45,7 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     Ok(keys)
 }
 
-/// The model in the folder's format; `None` for sizes of which no model can be built.
+/// Describes the model in the folder's format; `None` if no model can have these sizes.
 pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
     let device = Device::meta(0, Description::host(), &DeviceOptions::default()).ok()?;
     let parameters = Parameters::new(&device, 0, DType::F32);
@@ -73,7 +73,8 @@ pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
     })
 }
 
-/// A tensor of this shape here: kernels, `[out, height, width, in]`, have their channels first in the folder.
+/// Returns the folder's tensor for a parameter of this shape. Kernels `[out, height, width, in]` are
+/// channels-first in the folder.
 fn tensor(name: &str, shape: &[usize]) -> FolderTensor {
     match *shape {
         [out, height, width, channels] => {

@@ -1,4 +1,4 @@
-//! The model, or one stage of it.
+//! The residual network, or one stage of it.
 
 use autograd::ops::Windows;
 use autograd::{Tape, Var, ops};
@@ -36,7 +36,7 @@ impl Stem {
     }
 }
 
-/// A residual network, or one stage of it: a stem, blocks, and a linear layer on the mean of the pixels.
+/// A residual network, or one stage of it: a stem, blocks, and a linear layer on the mean over pixels.
 #[derive(Debug)]
 pub struct ResNet {
     parameters: Parameters,
@@ -46,11 +46,11 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// Builds the layers of `stage` in `parameters`, which are empty, under torchvision's names and with its
-    /// initial values.
+    /// Builds the layers of `stage` in the empty list `parameters`, with torchvision's names and initial
+    /// values.
     ///
     /// # Errors
-    /// Sizes of which no model can be built, out of memory.
+    /// No model can have these sizes, or memory is exhausted.
     pub fn new(mut parameters: Parameters, sizes: &ResNetSizes, stage: &Stage) -> Result<Self> {
         let all = sizes.blocks();
         if all.is_empty() || stage.of != all.len() || stage.layers.is_empty() || stage.layers.end > all.len()
@@ -80,8 +80,7 @@ impl ResNet {
         Ok(ResNet { parameters, stem, blocks: Stack::new(blocks), head })
     }
 
-    /// Returns the same model, in which the blocks that `recompute` selects recompute their activations in
-    /// backward.
+    /// Makes the blocks selected by `recompute` recompute their activations in backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
         ResNet { blocks: self.blocks.recomputing(recompute), ..self }

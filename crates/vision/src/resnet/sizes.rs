@@ -1,4 +1,4 @@
-//! The sizes of a residual network, and the blocks that follow from them.
+//! The sizes of a residual network, and the resulting blocks.
 
 use keys::{Interval, Row, choice, section};
 use nn::MOST_EXTENT;
@@ -37,7 +37,7 @@ system::names! {
     }
 }
 
-/// Depths, the blocks of their four stages, and whether the blocks are bottlenecks.
+/// Depths, with the number of blocks in each of four stages, and whether the blocks are bottlenecks.
 pub(super) const DEPTHS: [(usize, [usize; 4], bool); 5] = [
     (18, [2, 2, 2, 2], false),
     (34, [3, 4, 6, 3], false),
@@ -46,22 +46,23 @@ pub(super) const DEPTHS: [(usize, [usize; 4], bool); 5] = [
     (152, [3, 8, 36, 3], true),
 ];
 
-/// Channels of the first stage; each stage has twice as many as the one before.
+/// Number of channels in the first stage; each stage doubles it.
 const CHANNELS: usize = 64;
 
 impl ResNetSizes {
-    /// The blocks of each stage, and whether they are bottlenecks; `None` for another depth.
+    /// Returns the number of blocks in each stage, and whether they are bottlenecks; `None` for an unknown
+    /// depth.
     pub(super) fn stages(&self) -> Option<([usize; 4], bool)> {
         let entry = DEPTHS.iter().find(|(depth, ..)| *depth == self.depth);
         entry.map(|(_, blocks, bottleneck)| (*blocks, *bottleneck))
     }
 
-    /// Channels of the inner convolutions of a stage.
+    /// Returns the number of channels of a stage's inner convolutions.
     pub(super) fn channels_of(&self, stage: usize) -> usize {
         (self.width * (CHANNELS << stage) as f64) as usize
     }
 
-    /// Name and sizes of every block, in order.
+    /// Returns name and sizes of every block, in order.
     pub(super) fn blocks(&self) -> Vec<(String, ResidualBlockSizes)> {
         let Some((stages, bottleneck)) = self.stages() else { return Vec::new() };
         let mut blocks = Vec::new();
