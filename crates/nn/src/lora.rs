@@ -11,9 +11,9 @@ use crate::lora_terms::{LoraScaling, Patterns, Term};
 use crate::saved_modules::SavedModules;
 use crate::targets::Target;
 
-/// The highest rank of a module.
+/// Maximum rank of an adapter.
 const MOST_RANK: usize = 1 << 24;
-/// The ends of the names of an adapter's matrices.
+/// Suffixes of the names of an adapter's matrices A and B.
 const MATRICES: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
 
 /// The module of a Hugging Face folder that corresponds to a linear layer, or to some of its rows.
@@ -28,33 +28,33 @@ pub(crate) struct Module {
 /// Low-rank adapters of a model's linear layers: `y = Wx + scale · B · A · dropout(x)`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lora {
-    /// Rows of A and columns of B, unless a module has others.
+    /// Rank, the number of rows of A and of columns of B, of modules that `ranks` does not match.
     pub(crate) r: usize,
-    /// Numerator of the factor of the term, unless a module has another.
+    /// Numerator of `scale` for modules that `alphas` does not match.
     pub(crate) alpha: f64,
-    /// The factor of the term.
+    /// Formula of `scale`.
     pub(crate) scaling: LoraScaling,
-    /// Ranks of single modules.
+    /// Ranks of modules that differ from `r`.
     ranks: Patterns<usize>,
-    /// Numerators of single modules.
+    /// Numerators of modules that differ from `alpha`.
     alphas: Patterns<f64>,
-    /// Probability of dropout of the input.
+    /// Probability with which elements of the adapter's input are dropped.
     pub dropout: f64,
-    /// The modules with an adapter.
+    /// Patterns of the modules that get an adapter.
     targets: Vec<Target>,
-    /// Whether targets may name no module beside others that do.
+    /// Whether some targets may match no module, as long as one matches.
     allows_unmatched: bool,
-    /// Modules that are trained wholly instead.
+    /// Modules whose own weights are trained; they get no adapter.
     pub(crate) saved: SavedModules,
-    /// The codes of the model's frozen matrices; `None`: they are in the compute type.
+    /// Code in which the model's frozen matrices are stored; `None` if they are in the compute type.
     pub base: Option<Alphabet>,
-    /// Modules by name of their weight.
+    /// Modules of each weight, by the weight's name.
     modules: BTreeMap<String, Vec<Module>>,
 }
 
 impl Lora {
-    /// Adapters of the modules that `targets` names. `tensors` are those of the model's folder; without them
-    /// modules have the names of layers.
+    /// Creates adapters for the modules that match `targets`. `tensors` are the tensors of the model's
+    /// folder; without them, modules are named like the layers.
     #[must_use]
     pub fn new(r: usize, alpha: f64, dropout: f64, targets: &[String], tensors: &[FolderTensor]) -> Self {
         let mut modules: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -68,88 +68,91 @@ impl Lora {
         Lora { r, alpha, dropout, targets, modules, ..Self::default() }
     }
 
-    /// Returns the same adapters with the factor of `scaling`.
+    /// Returns the same adapters, with `scale` computed by `scaling`.
     #[must_use]
     pub fn with_scaling(self, scaling: LoraScaling) -> Self {
         Lora { scaling, ..self }
     }
 
-    /// Returns the same adapters with other ranks of some modules, as in `q_proj=8`.
+    /// Returns the same adapters with other ranks for some modules, listed as texts such as `q_proj=8`.
     ///
     /// # Errors
-    /// Another text, in a sentence.
+    /// A message, if a text has another form.
     pub fn with_rank_pattern(self, texts: &[String]) -> Result<Self, String> {
         let read = |text: &str| text.parse().ok().filter(|r| (1..=MOST_RANK).contains(r));
         Ok(Lora { ranks: Patterns::parse(texts, "a rank", read)?, ..self })
     }
 
-    /// Returns the same adapters with other numerators of the factor of some modules, as in `q_proj=16`.
+    /// Returns the same adapters with other numerators of `scale` for some modules, listed as texts such as
+    /// `q_proj=16`.
     ///
     /// # Errors
-    /// Another text, in a sentence.
+    /// A message, if a text has another form.
     pub fn with_alpha_pattern(self, texts: &[String]) -> Result<Self, String> {
         let alpha = |text: &str| text.parse().ok().filter(|alpha: &f64| alpha.is_finite() && *alpha >= 0.0);
         Ok(Lora { alphas: Patterns::parse(texts, "an alpha", alpha)?, ..self })
     }
 
-    /// Returns the same adapters beside modules of `model` that are trained wholly and have no adapters.
+    /// Returns the same adapters, except that the modules `names` of `model` are trained themselves and get
+    /// no adapter.
     ///
     /// # Errors
-    /// Modules that cannot be saved alone, in a sentence.
+    /// A message, if a module cannot be saved by itself.
     pub fn with_trained(self, names: &[String], model: Option<&HuggingFaceModel>) -> Result<Self, String> {
         Ok(Lora { saved: SavedModules::new(names, model)?, ..self })
     }
 
-    /// Returns the same adapters, with matrices from a folder of PEFT if `is_of_folder`: targets may name no
-    /// module beside others that do, as in PEFT, since the folder's tensors tell which modules have adapters.
+    /// Returns the same adapters. If `is_of_folder`, their matrices are read from a PEFT folder, and some
+    /// targets may match no module: PEFT allows this, and the folder's tensors show which modules have
+    /// adapters.
     #[must_use]
     pub fn of_folder(self, is_of_folder: bool) -> Self {
         Lora { allows_unmatched: is_of_folder, ..self }
     }
 
-    /// Returns the same adapters beside a model whose frozen matrices are in codes.
+    /// Returns the same adapters for a model whose frozen matrices are stored in `base`'s codes.
     #[must_use]
     pub fn beside(self, base: Option<Alphabet>) -> Self {
         Lora { base, ..self }
     }
 
-    /// Returns whether a parameter of this name is a matrix of an adapter.
+    /// Returns whether the parameter `name` is a matrix of an adapter.
     #[must_use]
     pub fn is_adapter(name: &str) -> bool {
         MATRICES.iter().any(|end| name.ends_with(end))
     }
 
-    /// Returns whether a parameter of this name is a matrix B of an adapter.
+    /// Returns whether the parameter `name` is the matrix B of an adapter.
     #[must_use]
     pub fn is_b(name: &str) -> bool {
         name.ends_with(MATRICES[1])
     }
 
-    /// Returns whether a parameter of this name is trained.
+    /// Returns whether the parameter `name` is trained.
     pub(crate) fn trains(&self, name: &str) -> bool {
         Self::is_adapter(name) || self.saved.trains(name)
     }
 
     /// Returns the rank of a module's adapter.
     pub(crate) fn rank_of(&self, module: &str) -> usize {
-        self.ranks.of(module).unwrap_or(self.r)
+        self.ranks.value(module).unwrap_or(self.r)
     }
 
-    /// Returns the numerator of a module's factor.
+    /// Returns the numerator of `scale` for a module.
     pub(crate) fn alpha_of(&self, module: &str) -> f64 {
-        self.alphas.of(module).unwrap_or(self.alpha)
+        self.alphas.value(module).unwrap_or(self.alpha)
     }
 
-    /// Returns the factor of a module's term.
+    /// Returns `scale` for a module.
     #[must_use]
     pub fn scale_of(&self, module: &str) -> f32 {
         self.scaling.factor(self.alpha_of(module), self.rank_of(module))
     }
 
-    /// Returns the rank and the factor of the adapters of a layer's modules.
+    /// Returns the rank and scale that all of a layer's modules have.
     ///
     /// # Errors
-    /// Modules with different ones.
+    /// The modules have different ranks or scales.
     pub(crate) fn term(&self, modules: &[Module]) -> Result<Term, NnError> {
         let term = |name: &str| Term { r: self.rank_of(name), scale: self.scale_of(name) };
         let first = modules.first().map_or("", |module| module.name.as_str());
@@ -163,7 +166,7 @@ impl Lora {
         }
     }
 
-    /// The modules of a layer with this many outputs that have an adapter.
+    /// Returns the modules with an adapter in `layer`, which has `outputs` outputs.
     pub(crate) fn modules_of(&self, layer: &str, outputs: usize) -> Vec<Module> {
         let own = || vec![Module { name: layer.to_owned(), rows: 0..outputs }];
         let modules = self.modules.get(&format!("{layer}.weight")).cloned();
@@ -176,7 +179,7 @@ impl Lora {
         self.targets.iter().any(|target| target.matches(module)) && !self.saved.covers(module)
     }
 
-    /// Rows of each module of the weight `name`, which has `rows` rows.
+    /// Returns the number of rows of each module in the weight `name`, which has `rows` rows.
     pub(crate) fn rows_of(&self, name: &str, rows: usize) -> Vec<usize> {
         let mut ranges: Vec<_> =
             self.modules.get(name).into_iter().flatten().map(|module| module.rows.clone()).collect();
@@ -186,8 +189,9 @@ impl Lora {
         if is_divided { ranges.iter().map(Range::len).collect() } else { vec![rows] }
     }
 
-    /// The modules with an adapter of a layer of experts, by expert: `names` are those of the equal parts of
-    /// an expert's outputs, of `rows` rows each. A folder whose experts are one tensor has no such modules.
+    /// Returns the modules with an adapter in a layer of experts, ordered by expert. The outputs of each
+    /// expert consist of equal parts `names` of `rows` rows each. There are no modules if the folder stores
+    /// all experts as one tensor.
     pub(crate) fn modules_of_experts(
         &self,
         (layer, prefix): (&str, &str),
@@ -207,15 +211,16 @@ impl Lora {
         modules
     }
 
-    /// The names of a layer's matrices A and B.
+    /// Returns the names of a layer's matrices A and B.
     pub(crate) fn names(layer: &str) -> [String; 2] {
         MATRICES.map(|end| format!("{layer}{end}"))
     }
 
-    /// The matrices of the modules of a layer as parts of the layer's matrices. A of one is `[r, inputs]`.
+    /// Returns the matrices of a layer's modules, as parts of the layer's matrices. The matrix A of a module
+    /// is `[r, inputs]`.
     pub(crate) fn tensors(layer: &str, [r, inputs]: [usize; 2], modules: &[Module]) -> Vec<FolderTensor> {
         let ([a, b], mut rows) = (Self::names(layer), 0);
-        let of = |(index, module): (usize, &Module)| {
+        let matrices = |(index, module): (usize, &Module)| {
             let [a_name, b_name] = Self::names(&module.name);
             let whole = |name, parameter: &String, shape: [usize; 2]| {
                 FolderTensor::whole(name, parameter.clone(), &shape)
@@ -227,27 +232,28 @@ impl Lora {
                 FolderTensor { first_row, ..whole(b_name, &b, [module.rows.len(), r]) },
             ]
         };
-        modules.iter().enumerate().flat_map(of).collect()
+        modules.iter().enumerate().flat_map(matrices).collect()
     }
 
-    /// Checks that every target, or one of those of a folder, is a module with an adapter, and that patterns
-    /// name such modules. The matrices of all adapters are `tensors`.
+    /// Checks that every target matches a module with an adapter, or at least one target if the adapters are
+    /// from a folder, and that the patterns of ranks and numerators match such modules. `tensors` are the
+    /// matrices of all adapters.
     ///
     /// # Errors
-    /// The key and a sentence.
+    /// The configuration key at fault, and a message.
     pub(crate) fn check(&self, tensors: &[FolderTensor]) -> Result<(), (&'static str, String)> {
-        let of = |key: &'static str| move |reason| (key, reason);
+        let with_key = |key: &'static str| move |reason| (key, reason);
         let names = || tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(MATRICES[0]));
         let layers = || self.modules.values().flatten().map(|module| last_part(&module.name));
         let is_found = |target: &Target| names().any(|name| target.matches(name));
         if self.allows_unmatched && self.targets.iter().any(is_found) {
             let mistake = self.targets.iter().find_map(Target::mistake);
-            return mistake.map_or(Ok(()), Err).map_err(of("lora.targets"));
+            return mistake.map_or(Ok(()), Err).map_err(with_key("lora.targets"));
         }
         let is_named = |target: &Target| target.check(names(), layers());
-        self.targets.iter().try_for_each(is_named).map_err(of("lora.targets"))?;
-        self.ranks.check(names(), layers()).map_err(of("lora.rank_pattern"))?;
-        self.alphas.check(names(), layers()).map_err(of("lora.alpha_pattern"))
+        self.targets.iter().try_for_each(is_named).map_err(with_key("lora.targets"))?;
+        self.ranks.check(names(), layers()).map_err(with_key("lora.rank_pattern"))?;
+        self.alphas.check(names(), layers()).map_err(with_key("lora.alpha_pattern"))
     }
 }
 
@@ -258,7 +264,7 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Adds the matrices of a layer, unless another shard of it has.
+    /// Adds the matrices of a layer, unless another shard of the layer has added them.
     pub(crate) fn extend(&mut self, tensors: Vec<FolderTensor>) {
         let is_known = |tensor: &FolderTensor| self.tensors.iter().any(|known| known.name == tensor.name);
         if !tensors.iter().any(is_known) {
@@ -266,14 +272,14 @@ impl Adapters {
         }
     }
 
-    /// The matrices of all adapters in PEFT's format.
+    /// Returns the matrices of all adapters, as tensors in PEFT's format.
     #[must_use]
     pub fn tensors(&self) -> &[FolderTensor] {
         &self.tensors
     }
 }
 
-/// The last part of a dotted name.
+/// Returns the last part of a dotted name.
 fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

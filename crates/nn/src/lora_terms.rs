@@ -1,11 +1,11 @@
-//! Ranks and factors of adapters, which may differ from module to module.
+//! Ranks and scales of adapters, which may differ between modules.
 
 use system::quoted::shortened;
 
 use crate::targets::Target;
 
 system::names! {
-    /// The factor of an adapter's term.
+    /// Formula of the factor by which an adapter's term is multiplied.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum LoraScaling {
         /// `alpha / rank`.
@@ -18,7 +18,7 @@ system::names! {
 }
 
 impl LoraScaling {
-    /// Returns the factor of an adapter of rank `r`.
+    /// Returns the factor for an adapter of rank `r` with the numerator `alpha`.
     pub(crate) fn factor(self, alpha: f64, r: usize) -> f32 {
         let divisor = match self {
             LoraScaling::Rank => r as f64,
@@ -28,8 +28,8 @@ impl LoraScaling {
     }
 }
 
-/// Values of some modules, by names, ends of names, globs or regular expressions. The first that matches a
-/// module decides, as in PEFT.
+/// Values for the modules that match patterns, which are names, ends of names, globs or regular expressions.
+/// The first pattern that matches a module determines its value, as in PEFT.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Patterns<T>(Vec<(Target, T)>);
 
@@ -40,10 +40,10 @@ impl<T> Default for Patterns<T> {
 }
 
 impl<T: Copy> Patterns<T> {
-    /// Reads texts such as `q_proj=8`; `read` reads the values, which are `takes`.
+    /// Parses texts such as `q_proj=8`. `read` parses the value, and `takes` describes it in messages.
     ///
     /// # Errors
-    /// Another text, in a sentence.
+    /// A message, if a text has another form.
     pub(crate) fn parse(
         texts: &[String],
         takes: &str,
@@ -61,15 +61,16 @@ impl<T: Copy> Patterns<T> {
         texts.iter().map(pattern).collect::<Result<_, _>>().map(Patterns)
     }
 
-    /// Returns the value of a module.
-    pub(crate) fn of(&self, module: &str) -> Option<T> {
+    /// Returns the value of a module, if a pattern matches it.
+    pub(crate) fn value(&self, module: &str) -> Option<T> {
         self.0.iter().find(|(target, _)| target.matches(module)).map(|(_, value)| *value)
     }
 
-    /// Checks that every name is one of `modules`, which have adapters. `layers` are all that could have one.
+    /// Checks that every pattern matches one of `modules`, the modules with adapters. `layers` are all
+    /// modules that could have one.
     ///
     /// # Errors
-    /// A sentence.
+    /// A message, if a pattern matches none.
     pub(crate) fn check<'a>(
         &self,
         modules: impl Iterator<Item = &'a str> + Clone,
@@ -79,12 +80,12 @@ impl<T: Copy> Patterns<T> {
     }
 }
 
-/// Rank and factor of the adapters of a layer.
+/// Rank and scale of the adapters of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Term {
-    /// Rows of A and columns of B.
+    /// Rank, the number of rows of A and of columns of B.
     pub(crate) r: usize,
-    /// Factor of the term.
+    /// Factor by which the adapter's term is multiplied.
     pub(crate) scale: f32,
 }
 
@@ -119,7 +120,7 @@ mod tests {
             ("model.layers.1.self_attn.v_proj", Some(2)),
             ("lm_head", None),
         ] {
-            assert_eq!(patterns.of(module), expected, "{module}");
+            assert_eq!(patterns.value(module), expected, "{module}");
         }
     }
 

@@ -17,8 +17,8 @@ use crate::sink::{GradientSink, Target, give_gradient};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// A term added to a linear layer: `scale · B · A · dropout(x)`, or one for each of several parts of the
-/// output, with separate matrices.
+/// A term added to the output of a linear layer: `scale · B · A · dropout(x)`. Several parts of the output
+/// may each have a term, with separate matrices.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     /// The rows of each part's A, `[parts · rank, in]`.
@@ -27,11 +27,11 @@ pub struct Adapter {
     pub b: Weight,
     /// Columns of the layer's output that each part adds to.
     pub parts: Vec<Range<usize>>,
-    /// Factor of the term.
+    /// Factor by which the term is multiplied.
     pub scale: f32,
-    /// Dropout of the input, which all parts share.
+    /// Dropout of the input, with the same mask for all parts.
     pub dropout: Option<Dropout>,
-    /// The results of the layer that are partial sums over shards.
+    /// Which results of the layer are partial sums over shards.
     pub sums: PartialSums,
 }
 
@@ -51,7 +51,8 @@ impl Adapter {
         self.a.is_trained() || self.b.is_trained()
     }
 
-    /// Computes a layer's output `x · Wᵀ + b` plus the term, unless nothing will read it.
+    /// Computes a layer's output `x · Wᵀ + b` plus the term. If nothing reads the output, computes only the
+    /// tensors that backward needs, and allocates the output.
     pub(super) fn forward(
         &self,
         tape: &Tape,
@@ -69,8 +70,8 @@ impl Adapter {
         Ok((output, tensors))
     }
 
-    /// Computes a layer's output `x · Wᵀ + b` plus the term. The term comes first: the large matmul reads
-    /// what it adds to while it computes, and the narrow one would wait for it.
+    /// Computes a layer's output `x · Wᵀ + b` plus the term. The term is computed first: the large matmul
+    /// reads the term while it computes, and would otherwise delay the small matmul.
     pub(super) fn compute(
         &self,
         tape: &Tape,
@@ -109,7 +110,7 @@ impl Adapter {
         }
     }
 
-    /// The gradient of the layer's input, if that is wanted, from the output's.
+    /// Computes the gradient of the layer's input, if `wanted`, from the output's gradient `dy`.
     pub(super) fn backward_input(
         &self,
         tensors: &mut AdapterTensors,
@@ -137,7 +138,7 @@ impl Adapter {
         Ok(dx)
     }
 
-    /// The gradients of B and A, from the output's gradient and the layer's input.
+    /// Computes the gradients of B and A from the output's gradient `dy` and the layer's input `x`.
     pub(super) fn backward_weight(
         &self,
         sink: &mut dyn GradientSink,
@@ -168,7 +169,7 @@ impl Adapter {
     }
 }
 
-/// Returns the input after dropout, unchanged without a mask.
+/// Applies dropout to the input; without a mask, returns the input.
 pub(super) fn dropped(x: &Tensor, mask: Option<Mask>) -> tensor::Result<Tensor> {
     match mask {
         Some(mask) => ops::dropout::apply(x.clone(), mask, Category::Activation),
@@ -188,7 +189,7 @@ pub struct AdaptedLinearRule {
     gradient: Option<Tensor>,
 }
 
-/// [`linear`](super::linear()) without activation, plus an adapter's term.
+/// Computes [`linear`](super::linear()) without activation, plus an adapter's term.
 pub fn adapted_linear(
     tape: &Tape,
     x: Var,
