@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::observer::Observers;
 use crate::offload::Offload;
 use crate::precision::Autocast;
-use crate::sharded::{BlockIndex, Piece, Pieces};
+use crate::sharded::{BlockIndex, Pieces, SequencePiece};
 
 /// Settings shared by all calls of one pass over one micro-batch. They must be equal in all stages of a
 /// pipeline, and when a segment is recomputed.
@@ -31,7 +31,7 @@ pub struct Pass {
     /// The local pieces, if sequences are computed in pieces.
     pub pieces: Option<Pieces>,
     /// The piece that is computed, in a pass within [`map`](crate::map).
-    pub piece: Option<Piece>,
+    pub piece: Option<SequencePiece>,
     /// Fraction of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
     pub label_smoothing: f32,
     /// Number of targets in the whole step, one u32, by which the loss is divided. `None` if the loss is a
@@ -144,20 +144,20 @@ impl Pass {
     /// Returns the pass of each local piece.
     pub(crate) fn of_pieces(&self) -> Vec<Pass> {
         let here = self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.here);
-        let of = |(index, piece): (usize, &Piece)| {
+        let pass_of_piece = |(index, piece): (usize, &SequencePiece)| {
             let documents = piece.documents.clone();
             let piece = Some(piece.clone());
-            let of_piece = |tokens: &TokenRows| {
+            let slice_tokens = |tokens: &TokenRows| {
                 let rows = tokens.mask.elements() / here.len();
                 Some(TokenRows {
                     mask: tokens.mask.view(index * rows, [rows]).ok()?,
                     count: tokens.count.clone(),
                 })
             };
-            let tokens = self.tokens.as_ref().and_then(of_piece);
+            let tokens = self.tokens.as_ref().and_then(slice_tokens);
             Pass { documents, pieces: None, piece, tokens, ..self.clone() }
         };
-        here.iter().enumerate().map(of).collect()
+        here.iter().enumerate().map(pass_of_piece).collect()
     }
 
     /// Returns whether the pass computes the next token of sequences, with one row each.

@@ -158,8 +158,7 @@ impl From<Tensor> for WeightHandle {
 pub struct Weight {
     handle: WeightHandle,
     use_id: Option<UseId>,
-    /// Number of local runs of rows over which the gradient is summed in a fixed tree; 0 if rows are not
-    /// sharded.
+    /// Number of local row shards, whose gradients are summed in a fixed tree; 0 if rows are not sharded.
     row_shards: usize,
     /// Number of local shards that use the weight and whose gradients are summed; 0 if it is not shared.
     copies: usize,

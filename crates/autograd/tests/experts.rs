@@ -277,8 +277,8 @@ fn count_loads(device: &Device) {
     for passes in 1..3 {
         let routes = routing::forward(&logits, None, &ROUTING, Some(&loads), None).unwrap();
         let choices = routes.choices.to_vec::<u32>().unwrap();
-        let of = |expert: u32| passes * choices.iter().filter(|own| **own == expert).count() as u32;
-        assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(of).collect::<Vec<_>>());
+        let load = |expert: u32| passes * choices.iter().filter(|own| **own == expert).count() as u32;
+        assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(load).collect::<Vec<_>>());
         // The rows of experts contain every choice once, in the order of experts.
         let sources = routes.sources.to_vec::<u32>().unwrap();
         let order: Vec<_> = sources.iter().map(|source| (choices[*source as usize], *source)).collect();
@@ -293,8 +293,8 @@ fn count_loads(device: &Device) {
     let choices = routes.choices.to_vec::<u32>().unwrap();
     let rows = choices.chunks(ROUTING.per_token).enumerate().filter(|(row, _)| is_token(*row));
     let own: Vec<u32> = rows.flat_map(|(_, choices)| choices.to_vec()).collect();
-    let of = |expert: u32| own.iter().filter(|own| **own == expert).count() as u32;
-    assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(of).collect::<Vec<_>>());
+    let load = |expert: u32| own.iter().filter(|own| **own == expert).count() as u32;
+    assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(load).collect::<Vec<_>>());
     let ranks = Tensor::from_host(device, &[1u32, 5, 0, 2, 1, 0], [2, 3], Category::Input).unwrap();
     let sums = Tensor::from_host(device, &zeros(3), [3], Category::Input).unwrap();
     let correction = Tensor::from_host(device, &[0.5f32, 0.0, 0.0], [3], Category::Input).unwrap();

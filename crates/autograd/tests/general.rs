@@ -160,11 +160,11 @@ fn a_composed_gated_layer_with_biases_matches_the_fused_one() {
         linear(ops::multiply(tape, gate, ops::slice(tape, pair, 2, 12, 12)?)?, 1)
     };
     let fused = |tape: &Tape, x: Var, weights: &[Weight]| {
-        let of = |number: usize| weights[number].clone();
-        let biases = [Some(of(1)), Some(of(3))];
+        let weight = |number: usize| weights[number].clone();
+        let biases = [Some(weight(1)), Some(weight(3))];
         let weights = ops::GatedFeedForwardWeights {
-            gate_up: of(0),
-            down: of(2),
+            gate_up: weight(0),
+            down: weight(2),
             biases,
             adapters: [None, None],
             is_partial: false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use autograd::precision::{Arithmetic, Autocast, Operands, OperatorPrecision, PrecisionTable};
 use autograd::{Call, Direction, Gradients, Mode, Observer, ObserverError, Observers};
-use autograd::{Dimension, Pass, Piece, Pieces, Placement, Result, Tape, UseId, Var, Weight, ops};
+use autograd::{Dimension, Pass, Pieces, Placement, Result, SequencePiece, Tape, UseId, Var, Weight, ops};
 use collective::{Axis, AxisGroups, Communicator};
 use device::{Category, DType, Device, bf16};
 use ops::{
@@ -331,7 +331,7 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
     let observers = Observers::new([Rc::<Names>::clone(&names) as Rc<dyn Observer>]);
     // Collectives are recorded where there are several ranks.
     let groups = AxisGroups::default().with(Axis::Data, Communicator::counted(0, 2).group);
-    let piece = |number| Piece { number, share: 0.5, documents: None };
+    let piece = |number| SequencePiece { number, share: 0.5, documents: None };
     let pieces = Some(Pieces {
         all: 2,
         here: vec![piece(0), piece(1)],
@@ -407,9 +407,9 @@ fn every_operator_takes_the_types_of_its_row() {
 fn arithmetic_in_f32_is_rounded_once() {
     let device = cpu();
     for (row, (name, run)) in PrecisionTable::default().rows().zip(CALLS) {
-        let of = |dtype| results(&Operand::new(&device, [dtype; 2], dtype), *run, None).0;
-        let half = of(DType::Bf16);
-        let single = of(DType::F32);
+        let results_in = |dtype| results(&Operand::new(&device, [dtype; 2], dtype), *run, None).0;
+        let half = results_in(DType::Bf16);
+        let single = results_in(DType::F32);
         if row.arithmetic != Arithmetic::Half {
             assert!(half.iter().map(rounded).eq(single.iter().map(rounded)), "{name}");
         }
@@ -424,8 +424,8 @@ fn rows_can_be_replaced() {
     for name in ["layer_norm", "residual_rms_norm", "batch_norm", "qk_norm", "softmax", "embedding"] {
         let row = OperatorPrecision { operands: Operands::Half, ..*default.find(name).unwrap() };
         let run = CALLS.iter().find(|(own, _)| *own == name).unwrap().1;
-        let of = |table| types(&results(&operand, run, Some(table)).0);
-        assert!(of(default.clone()).iter().all(|dtype| *dtype == DType::F32), "{name}");
-        assert!(of(default.clone().with(row)).iter().all(|dtype| *dtype == DType::Bf16), "{name}");
+        let types_with = |table| types(&results(&operand, run, Some(table)).0);
+        assert!(types_with(default.clone()).iter().all(|dtype| *dtype == DType::F32), "{name}");
+        assert!(types_with(default.clone().with(row)).iter().all(|dtype| *dtype == DType::Bf16), "{name}");
     }
 }

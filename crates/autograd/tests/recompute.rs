@@ -61,13 +61,13 @@ impl Layer {
 }
 
 /// Layers that are recomputed together; if `nested`, as two halves that are recomputed separately.
-struct Part {
+struct LayerRange {
     layers: Rc<[Layer]>,
     range: std::ops::Range<usize>,
     nested: bool,
 }
 
-impl Segment for Part {
+impl Segment for LayerRange {
     type Error = AutogradError;
 
     fn run(&self, tape: &Tape, inputs: Vec<Var>) -> Result<Vec<Var>> {
@@ -75,7 +75,7 @@ impl Segment for Part {
         if self.nested && end - start > 1 {
             let middle = (start + end) / 2;
             return [start..middle, middle..end].into_iter().try_fold(inputs, |inputs, range| {
-                recompute(tape, Part { layers: Rc::clone(&self.layers), range, nested: true }, inputs)
+                recompute(tape, LayerRange { layers: Rc::clone(&self.layers), range, nested: true }, inputs)
             });
         }
         let mut inputs = inputs.into_iter();
@@ -141,14 +141,14 @@ fn gradients(
 ) -> Vec<Vec<u32>> {
     let tape = Tape::new(device, Mode::Train);
     let input = tape.leaf(tensor(device, [ROWS, WIDTH], 3));
-    let part = |range| Part { layers: Rc::clone(layers), range, nested };
+    let part = |range| LayerRange { layers: Rc::clone(layers), range, nested };
     let first = cuts.first().copied().unwrap_or(0);
     let last = cuts.last().copied().unwrap_or(0);
-    let mut flow = Part { nested: false, ..part(0..first) }.run(&tape, vec![input.clone()]).unwrap();
+    let mut flow = LayerRange { nested: false, ..part(0..first) }.run(&tape, vec![input.clone()]).unwrap();
     for pair in cuts.windows(2) {
         flow = recompute(&tape, part(pair[0]..pair[1]), flow).unwrap();
     }
-    let flow = Part { nested: false, ..part(last..layers.len()) }.run(&tape, flow).unwrap();
+    let flow = LayerRange { nested: false, ..part(last..layers.len()) }.run(&tape, flow).unwrap();
     let output = flow.into_iter().reduce(|x, aside| ops::add(&tape, x, aside).unwrap()).unwrap();
     let loss = ops::mse(&tape, output, &tensor(device, [ROWS, WIDTH], 9), 1.0).unwrap();
     let mut all = vec![loss.tensor().to_vec().unwrap()];
@@ -206,7 +206,7 @@ proptest! {
 fn segments_keep_only_their_inputs() {
     let device = cpu();
     let layers = layers(&device, &[Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)]);
-    let part = |range| Part { layers: Rc::clone(&layers), range, nested: false };
+    let part = |range| LayerRange { layers: Rc::clone(&layers), range, nested: false };
     let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
     let flow = recompute(&tape, part(0..2), vec![x]).unwrap();
@@ -244,15 +244,15 @@ fn segments_request_memory_as_without_recomputation() {
     let again = requests(&[0, 2, 3], &kinds);
     // Gradients are requested in the same order by the same modules, and activations again by the same
     // modules.
-    let of = |all: &[(Category, String, &'static str)], activations: bool| -> Vec<_> {
+    let select = |all: &[(Category, String, &'static str)], activations: bool| -> Vec<_> {
         all.iter()
             .filter(|(category, ..)| (*category == Category::Activation) == activations)
             .cloned()
             .collect()
     };
-    assert_eq!(of(&plain, false), of(&again, false));
-    let plain = of(&plain, true);
-    let again = of(&again, true);
+    assert_eq!(select(&plain, false), select(&again, false));
+    let plain = select(&plain, true);
+    let again = select(&again, true);
     assert!(plain.iter().any(|(_, module, _)| module == "model.layer1"), "{plain:?}");
     let (forward, backward) = again.split_at(plain.len());
     assert_eq!(forward, plain);
@@ -286,7 +286,7 @@ fn failures_during_recomputation_are_reported() {
 }
 
 /// A segment that logs, for each run, the mode and whether the run is recorded.
-struct Modes(Rc<std::cell::RefCell<Vec<(Mode, bool)>>>, Part);
+struct Modes(Rc<std::cell::RefCell<Vec<(Mode, bool)>>>, LayerRange);
 
 impl Segment for Modes {
     type Error = AutogradError;
@@ -309,7 +309,7 @@ fn segments_are_told_the_mode_of_each_run() {
     for (mode, expected) in table {
         let modes: Rc<std::cell::RefCell<Vec<_>>> = Rc::default();
         let layers = layers(&device, &[Kind::Linear(Activation::Gelu)]);
-        let part = Part { layers, range: 0..1, nested: false };
+        let part = LayerRange { layers, range: 0..1, nested: false };
         let tape = Tape::new(&device, mode);
         let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
         let x = recompute(&tape, Modes(Rc::clone(&modes), part), vec![x]).unwrap().remove(0);

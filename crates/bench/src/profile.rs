@@ -88,19 +88,19 @@ fn alone(config: &RunConfig) -> RunConfig {
 /// beforehand, so that all are timed at the same clocks.
 fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
     let config = &setup.config;
-    let count = setup.config.layers();
+    let model_layers = setup.config.layers();
     let without_recompute = with_recompute(config, RecomputePolicy::None);
     let again = with_recompute(config, RecomputePolicy::Block);
     let counted = measure::layers(&without_recompute, &setup.dataset, device.description())?;
     let mut layers: Vec<LayerTimes> = Vec::new();
     for (layer, measure) in counted.iter().enumerate() {
-        // The first layer includes everything before the layers, the last everything after them.
-        let inner = layer > 1 && layer + 1 < count;
+        // The first layer has everything before the layers, the last layer everything after them.
+        let inner = layer > 1 && layer + 1 < model_layers;
         if let Some(same) = layers.last_mut().filter(|_| inner && counted[layer - 1] == *measure) {
             same.count += 1;
             continue;
         }
-        let stage = Stage { layers: layer..layer + 1, of: count };
+        let stage = Stage { layers: layer..layer + 1, model_layers };
         let before = layer.checked_sub(1).and_then(|before| counted[before].output);
         let alone = |config: &RunConfig| Alone::new(setup, device, config, &stage, [before, measure.output]);
         let mut both = [alone(&without_recompute)?, alone(&again)?];

@@ -57,7 +57,7 @@ impl Fp8Layers {
         self.gradients
     }
 
-    /// Returns whether the layer `name` is selected. `is_first`: it is the model's first linear layer.
+    /// Returns whether the layer `name` is selected. `is_first`: the layer is the model's first linear layer.
     #[must_use]
     pub fn selects(&self, name: &str, role: LinearRole, is_first: bool) -> bool {
         match self.layers.is_empty() {

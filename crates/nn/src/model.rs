@@ -17,13 +17,13 @@ pub struct Stage {
     /// Indices of the stage's layers.
     pub layers: Range<usize>,
     /// Number of layers of the whole model.
-    pub of: usize,
+    pub model_layers: usize,
 }
 
 impl Stage {
     /// Returns the single stage of a model without pipeline.
     pub fn whole(layers: usize) -> Self {
-        Stage { layers: 0..layers, of: layers }
+        Stage { layers: 0..layers, model_layers: layers }
     }
 
     /// Returns whether the stage's input is the batch.
@@ -33,7 +33,7 @@ impl Stage {
 
     /// Returns whether the stage's output is the prediction.
     pub fn is_last(&self) -> bool {
-        self.layers.end == self.of
+        self.layers.end == self.model_layers
     }
 }
 

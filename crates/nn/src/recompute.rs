@@ -13,7 +13,7 @@ pub struct Recompute {
 
 /// Consecutive layers that either all recompute or all keep activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct LayerGroup {
     /// Indices of the layers within the stack.
     pub layers: Range<usize>,
     /// Whether the layers are a recomputed segment; if false, they keep their activations.
@@ -37,18 +37,18 @@ impl Recompute {
 
     /// Divides a stack of `layers` layers into segments and layers that keep their activations.
     #[must_use]
-    pub fn parts(self, layers: usize) -> Vec<Part> {
+    pub fn parts(self, layers: usize) -> Vec<LayerGroup> {
         let again = if self.segments == 0 { 0 } else { self.layers.min(layers) };
         let segments = self.segments.min(again);
         let mut parts = Vec::with_capacity(segments + 1);
         let mut start = 0;
         for segment in 0..segments {
             let length = again / segments + usize::from(segment < again % segments);
-            parts.push(Part { layers: start..start + length, again: true });
+            parts.push(LayerGroup { layers: start..start + length, again: true });
             start += length;
         }
         if start < layers {
-            parts.push(Part { layers: start..layers, again: false });
+            parts.push(LayerGroup { layers: start..layers, again: false });
         }
         parts
     }

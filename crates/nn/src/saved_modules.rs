@@ -29,9 +29,10 @@ impl SavedModules {
         saved.stored = model.tensors.iter().map(|tensor| tensor.parameter.clone()).collect();
         let is_own = |tensor: &&FolderTensor| saved.covers_tensor(&tensor.name);
         let (own, others): (Vec<_>, Vec<_>) = model.tensors.iter().partition(is_own);
-        let is_tied = |(copy, of): &&(&str, &str)| saved.covers_tensor(copy) || saved.covers_tensor(of);
-        if let Some((copy, of)) = model.copies.iter().find(is_tied) {
-            return Err(format!("{copy} and {of} are tied in this model, and PEFT saves them apart"));
+        let is_tied =
+            |(copy, original): &&(&str, &str)| saved.covers_tensor(copy) || saved.covers_tensor(original);
+        if let Some((copy, original)) = model.copies.iter().find(is_tied) {
+            return Err(format!("{copy} and {original} are tied in this model, and PEFT saves them apart"));
         }
         for tensor in &own {
             if let Some(other) = others.iter().find(|other| other.parameter == tensor.parameter) {

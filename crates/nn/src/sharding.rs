@@ -27,7 +27,7 @@ pub struct Division {
 
 /// Consecutive elements of a part that are also consecutive in the whole parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ElementRun {
     /// Index of the first element in the part.
     pub local: usize,
     /// Index of the first element in the whole parameter.
@@ -40,12 +40,12 @@ pub struct Run {
 ///
 /// ```
 /// use collective::Axis;
-/// use nn::{Sharding, Run};
+/// use nn::{Sharding, ElementRun};
 /// // Two groups of four rows, of which each of two parts has half.
 /// let fused = Sharding::replicated([8, 3]).divided_in_groups(Axis::Data, 0, 2, &[4, 4])?;
 /// assert_eq!(fused.shape().dims(), [4, 3]);
 /// let second = fused.runs(|_| 1, 0..12);
-/// let run = |local, whole| Run { local, whole, elements: 6 };
+/// let run = |local, whole| ElementRun { local, whole, elements: 6 };
 /// assert_eq!(second, [run(0, 6), run(6, 18)]);
 /// # Ok::<(), nn::NnError>(())
 /// ```
@@ -150,12 +150,12 @@ impl Sharding {
 
     /// Returns the location in the whole parameter of elements `range` of a part, in the part's order.
     /// `coordinate` returns the part's index along an axis.
-    pub fn runs(&self, coordinate: impl Fn(Axis) -> usize, range: Range<usize>) -> Vec<Run> {
-        let mut runs = vec![Run { local: 0, whole: 0, elements: 1 }];
+    pub fn runs(&self, coordinate: impl Fn(Axis) -> usize, range: Range<usize>) -> Vec<ElementRun> {
+        let mut runs = vec![ElementRun { local: 0, whole: 0, elements: 1 }];
         for (dimension, size) in self.whole.dims().iter().enumerate() {
             let division = self.divisions.iter().find(|division| division.dimension == dimension);
             let segments = match division {
-                None => vec![Run { local: 0, whole: 0, elements: *size }],
+                None => vec![ElementRun { local: 0, whole: 0, elements: *size }],
                 Some(division) => division.segments(coordinate(division.axis)),
             };
             let local_size = segments.iter().map(|segment| segment.elements).sum();
@@ -167,13 +167,13 @@ impl Sharding {
 
 impl Division {
     /// Returns the indices along the dimension that part `part` holds.
-    fn segments(&self, part: usize) -> Vec<Run> {
+    fn segments(&self, part: usize) -> Vec<ElementRun> {
         let mut segments = Vec::new();
         let mut local = 0;
         let mut whole = 0;
         for group in &self.groups {
             let elements = group / self.parts;
-            segments.push(Run { local, whole: whole + part * elements, elements });
+            segments.push(ElementRun { local, whole: whole + part * elements, elements });
             local += elements;
             whole += group;
         }
@@ -181,21 +181,26 @@ impl Division {
     }
 }
 
-impl Run {
+impl ElementRun {
     /// Returns the portion of the run whose indices in the part are in `range`, if any.
     pub fn within(self, range: &Range<usize>) -> Option<Self> {
         let start = self.local.max(range.start);
         let end = (self.local + self.elements).min(range.end);
-        let run = || Run { local: start, whole: self.whole + start - self.local, elements: end - start };
+        let run =
+            || ElementRun { local: start, whole: self.whole + start - self.local, elements: end - start };
         (start < end).then(run)
     }
 }
 
 /// Adds an innermost dimension to the runs `outer` of an array. The dimension has `local_size` elements in
 /// the part and `size` in the whole; the part holds `segments` of it.
-fn refined(outer: &[Run], segments: &[Run], (local_size, size): (usize, usize)) -> Vec<Run> {
+fn refined(
+    outer: &[ElementRun],
+    segments: &[ElementRun],
+    (local_size, size): (usize, usize),
+) -> Vec<ElementRun> {
     if local_size == size {
-        let widen = |run: &Run| Run {
+        let widen = |run: &ElementRun| ElementRun {
             local: run.local * size,
             whole: run.whole * size,
             elements: run.elements * size,
@@ -205,7 +210,7 @@ fn refined(outer: &[Run], segments: &[Run], (local_size, size): (usize, usize)) 
     let rows =
         outer.iter().flat_map(|run| (0..run.elements).map(move |row| (run.local + row, run.whole + row)));
     let refine = |(local, whole): (usize, usize)| {
-        segments.iter().map(move |segment| Run {
+        segments.iter().map(move |segment| ElementRun {
             local: local * local_size + segment.local,
             whole: whole * size + segment.whole,
             elements: segment.elements,
@@ -244,9 +249,9 @@ mod tests {
     #[test]
     fn rows_are_one_run_and_a_replicated_parameter_is_one() {
         let rows = Sharding::replicated([6, 5]).divided(Axis::Data, 0, 3).unwrap();
-        assert_eq!(rows.runs(|_| 2, 0..10), [Run { local: 0, whole: 20, elements: 10 }]);
+        assert_eq!(rows.runs(|_| 2, 0..10), [ElementRun { local: 0, whole: 20, elements: 10 }]);
         let whole = Sharding::replicated([6, 5]);
-        assert_eq!(whole.runs(|_| 2, 7..30), [Run { local: 7, whole: 7, elements: 23 }]);
+        assert_eq!(whole.runs(|_| 2, 7..30), [ElementRun { local: 7, whole: 7, elements: 23 }]);
         assert_eq!((whole.parts(), whole.part(|_| 2)), (1, 0));
         assert_eq!(whole.reduction_axes().collect::<Vec<_>>(), [Axis::Data]);
     }

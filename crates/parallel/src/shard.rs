@@ -36,7 +36,7 @@ impl Shard {
     ///
     /// # Errors
     /// The tensor is shorter than the range's end.
-    pub fn of(&self, whole: &Tensor) -> Result<Tensor> {
+    pub fn slice(&self, whole: &Tensor) -> Result<Tensor> {
         if self.range.len() == whole.elements() {
             return Ok(whole.clone());
         }

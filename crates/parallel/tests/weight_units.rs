@@ -57,7 +57,7 @@ struct Sharded {
 impl Sharded {
     fn new(device: Device, (rank, ranks): (usize, usize), prefetch: usize, freeze: &[&str]) -> Self {
         let (parameters, layers) = model(Parameters::new(&device, 7, DType::F32).released(), freeze);
-        let buckets = BucketLayout::of(&parameters, DType::F32, BucketEnd::Unit, ranks);
+        let buckets = BucketLayout::from_parameters(&parameters, DType::F32, BucketEnd::Unit, ranks);
         let layout = WeightLayout::new(&parameters, &buckets, ranks);
         let options = UnitOptions { rank, prefetch };
         let units = WeightUnits::new((&device, None), &parameters, layout, options).unwrap();
@@ -83,9 +83,9 @@ impl Sharded {
 }
 
 /// Layers of a model that are recomputed together.
-struct Part(Layers, std::ops::Range<usize>);
+struct LayerRange(Layers, std::ops::Range<usize>);
 
-impl Segment for Part {
+impl Segment for LayerRange {
     type Error = AutogradError;
 
     fn run(&self, tape: &Tape, inputs: Vec<Var>) -> autograd::Result<Vec<Var>> {
@@ -101,14 +101,14 @@ impl Segment for Part {
 fn forward(tape: &Tape, layers: &Layers, segment: usize) -> autograd::Result<Var> {
     let values: Vec<f32> = (0..ROWS * WIDTHS[0]).map(|i| (i as f32 * 0.37).sin()).collect();
     let x = tape.constant(Tensor::from_host(tape.device(), &values, [ROWS, WIDTHS[0]], Category::Input)?);
-    let all = Part(Rc::clone(layers), 0..layers.len());
+    let all = LayerRange(Rc::clone(layers), 0..layers.len());
     let mut vars = vec![x];
     if segment == 0 {
         vars = all.run(tape, vars)?;
     }
     for first in (0..layers.len()).step_by(segment.max(1)).filter(|_| segment > 0) {
         let range = first..(first + segment).min(layers.len());
-        vars = recompute(tape, Part(Rc::clone(layers), range), vars)?;
+        vars = recompute(tape, LayerRange(Rc::clone(layers), range), vars)?;
     }
     Ok(vars.remove(0))
 }
@@ -126,11 +126,11 @@ fn step(device: &Device, layers: &Layers, segment: usize) -> Vec<Vec<f32>> {
 
 /// Runs `body` as each of `ranks` ranks, for each number of units to gather ahead.
 fn on_ranks<T: Send + 'static>(ranks: usize, body: fn(&Communicator, usize) -> T) -> Vec<(usize, T)> {
-    let of = |prefetch: usize| {
+    let run_ranks = |prefetch: usize| {
         let body = move |communicator: Communicator| Ok::<_, String>(body(&communicator, prefetch));
         threads::run(ranks, Options::default(), body).unwrap().into_iter().map(move |it| (prefetch, it))
     };
-    PREFETCHES.into_iter().flat_map(of).collect()
+    PREFETCHES.into_iter().flat_map(run_ranks).collect()
 }
 
 /// Elements of the units on `ranks` ranks: the table, and weights with their biases.
@@ -290,7 +290,10 @@ fn walks_of_both_kinds_have_the_bits() {
         })
     };
     for (prefetch, actual) in on_ranks(3, steps) {
-        assert!(actual.iter().all(|of| *of == (output.clone(), expected.clone())), "prefetch {prefetch}");
+        assert!(
+            actual.iter().all(|results| *results == (output.clone(), expected.clone())),
+            "prefetch {prefetch}"
+        );
     }
 }
 

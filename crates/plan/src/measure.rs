@@ -39,10 +39,10 @@ pub struct LayerMeasure {
 /// Measures every layer of the model as a separate stage. The first includes everything before the layers,
 /// the last everything after them.
 pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerMeasure>> {
-    let count = config.layers();
-    let mut measures = Vec::with_capacity(count);
+    let model_layers = config.layers();
+    let mut measures = Vec::with_capacity(model_layers);
     let mut before = None;
-    for layer in 0..count {
+    for layer in 0..model_layers {
         let (measure, _) = logged_layer(config, dataset, description, (layer, before))?;
         before = measure.output;
         measures.push(measure);
@@ -59,7 +59,7 @@ pub(crate) fn logged_layer(
     (layer, before): (usize, Option<Crossing>),
 ) -> Result<(LayerMeasure, [CallLog; 3])> {
     let device = blueprint::meta(description)?;
-    let stage = Stage { layers: layer..layer + 1, of: config.layers() };
+    let stage = Stage { layers: layer..layer + 1, model_layers: config.layers() };
     layer_alone(config, dataset, &device, &stage, before)
 }
 

@@ -205,7 +205,7 @@ impl Role {
         let stages = setup.blueprint.stages_of(stage);
         let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
         let index = grid.coordinate_over(setup.config.parallel.replica_axes());
-        let own = sharded.flat_map(|shards| shards.of(index % shards.ranks()));
+        let own = sharded.flat_map(|shards| shards.owned_by(index % shards.ranks()));
         let shards = own.map(|owned| owned.shard.range.len()).collect();
         let lanes = match setup.config.parallel.shards_gradients() {
             true => {

@@ -43,10 +43,13 @@ pub(crate) struct Screen<'a> {
 
 /// Divides the layers into stages whose sizes differ by at most one.
 fn equal_stages(config: &RunConfig) -> Vec<Stage> {
-    let layers = config.layers();
+    let model_layers = config.layers();
     let stages = config.stages();
     (0..stages)
-        .map(|stage| Stage { layers: stage * layers / stages..(stage + 1) * layers / stages, of: layers })
+        .map(|stage| Stage {
+            layers: stage * model_layers / stages..(stage + 1) * model_layers / stages,
+            model_layers,
+        })
         .collect()
 }
 

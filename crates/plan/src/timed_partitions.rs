@@ -49,7 +49,7 @@ pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) ->
         let name = partition::in_words(config);
         let setup = prepare_shapes(config.clone(), Placement::Meta(description.clone()))?;
         let costs = costs.for_partition(config);
-        let busy = |stage: &Stage| costs.of(stage.layers.clone()) as f64 / 1e6;
+        let busy = |stage: &Stage| costs.stage_time(stage.layers.clone()) as f64 / 1e6;
         let stages = &setup.blueprint.stages;
         let layers = stages.iter().map(|stage| stage.layers.len()).collect();
         Ok(TimedPartition { name, layers, milliseconds: stages.iter().map(busy).collect() })

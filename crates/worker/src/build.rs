@@ -87,7 +87,12 @@ pub fn bucket_end(config: &RunConfig) -> BucketEnd {
 
 /// Returns the buckets of a stage's gradients.
 pub fn bucket_layout(config: &RunConfig, parameters: &Parameters) -> BucketLayout {
-    BucketLayout::of(parameters, config.precision.gradients, bucket_end(config), config.parallel.replicas())
+    BucketLayout::from_parameters(
+        parameters,
+        config.precision.gradients,
+        bucket_end(config),
+        config.parallel.replicas(),
+    )
 }
 
 /// Returns the shards of a stage's weights on all ranks that share them.

@@ -19,9 +19,14 @@ pub(crate) fn setup(text: &str, sets: &[&str]) -> Setup {
     let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
     let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
     let stages = |config: &RunConfig| {
-        let of = config.layers();
+        let model_layers = config.layers();
         let ranks = config.parallel.pipeline;
-        (0..ranks).map(|rank| Stage { layers: of * rank / ranks..of * (rank + 1) / ranks, of }).collect()
+        (0..ranks)
+            .map(|rank| Stage {
+                layers: model_layers * rank / ranks..model_layers * (rank + 1) / ranks,
+                model_layers,
+            })
+            .collect()
     };
     let setup = Setup::new(config, Placement::Meta(gpu), DataScope::Shapes, |config, _, _| {
         Ok::<_, WorkerError>(stages(config))

@@ -58,8 +58,8 @@ pub enum Statistics<'a> {
 pub struct BatchNormRule {
     /// The input; dropped once its gradient is computed.
     x: Option<Tensor>,
-    /// The output, if ReLU followed a residual addition. Without a residual, ReLU's derivative follows from
-    /// x.
+    /// The output, if ReLU followed a residual addition. Without a residual, backward computes ReLU's
+    /// derivative from x.
     output: Option<Tensor>,
     mean: Tensor,
     rstd: Tensor,

@@ -11,12 +11,12 @@ use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// The results of a linear layer that are partial sums over shards, and therefore f32.
+/// Which results of a linear layer are partial sums over shards, and therefore f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartialSums {
-    /// Whether the output is; the layer then has no bias and no activation.
+    /// Whether the output is a partial sum; the layer then has no bias and no activation.
     pub output: bool,
-    /// Whether the gradient of the input is.
+    /// Whether the gradient of the input is a partial sum.
     pub input_gradient: bool,
 }
 

@@ -49,9 +49,9 @@ impl Head {
 
 /// Computes the mean cross-entropy of the scores `x · weightᵀ` against `targets` over the pass's rows, times
 /// `settings.scale`. If the pass has answer pairs, computes their loss and figures instead. `x` is `[..,
-/// in]`, of one piece of sequences or of whole ones, and `targets` has one u32 per row. The head has `shards`
-/// equal runs of classes; `weights` are the local ones, `[classes, in]` each. With several, `x` has one block
-/// per local shard.
+/// in]`, of one piece of sequences or of whole ones, and `targets` has one u32 per row. The head is split
+/// by classes into `shards` equal shards; `weights` are the local ones, `[classes, in]` each. With several
+/// shards, `x` has one block per local shard.
 ///
 /// # Errors
 /// Shapes or dtypes do not agree, memory is exhausted, or a collective failed.

@@ -78,10 +78,10 @@ impl NormRule {
     fn sums(&self, rows: Range<usize>, weight: &Target, bias: Option<&Target>) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
         let width = gradient.shape().columns();
-        let of = |array: &Tensor| array.view(rows.start * width, [rows.len(), width]);
+        let slice = |array: &Tensor| array.view(rows.start * width, [rows.len(), width]);
         let per_row = |array: &Tensor| array.view(rows.start, [rows.len()]);
-        let gradient = of(gradient)?;
-        let x = of(&self.x)?;
+        let gradient = slice(gradient)?;
+        let x = slice(&self.x)?;
         let rstd = per_row(&self.rstd)?;
         match &self.mean {
             Some(mean) => {

@@ -142,11 +142,11 @@ impl Rule for PairRule {
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
-        let of = |(operand, wanted): (usize, &bool)| match wanted {
+        let input_gradient = |(operand, wanted): (usize, &bool)| match wanted {
             true => Ok(Some(summed_to(self.full(&gradient, operand)?, self.shapes[operand])?)),
             false => Ok(None),
         };
-        let gradients = wanted.iter().enumerate().map(of).collect::<Result<Vec<_>>>()?;
+        let gradients = wanted.iter().enumerate().map(input_gradient).collect::<Result<Vec<_>>>()?;
         self.operands = None;
         Ok(gradients)
     }

@@ -100,7 +100,7 @@ impl Rule for RowLinearRule {
             return Ok(());
         };
         let part = |run: usize| -> Result<Tensor> {
-            let of = |array: &Tensor| {
+            let rows_of_run = |array: &Tensor| {
                 let rows = array.shape().rows() / runs;
                 let columns = array.shape().columns();
                 array.view(run * rows * columns, [rows, columns])
@@ -108,7 +108,7 @@ impl Rule for RowLinearRule {
             let request = Request::new(Category::Workspace, OPERATOR);
             let tensor = Tensor::empty(x.device(), weight.shape(), DType::F32, request)?;
             let own = Target { tensor, accumulate: false };
-            ops::linear::backward_weight(&of(&gradient)?, &of(&x)?, &own, None)?;
+            ops::linear::backward_weight(&rows_of_run(&gradient)?, &rows_of_run(&x)?, &own, None)?;
             Ok(own.tensor)
         };
         let parts = (0..runs).map(part).collect::<Result<Vec<_>>>()?;

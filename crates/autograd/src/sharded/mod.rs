@@ -21,7 +21,7 @@ mod walk;
 
 pub(crate) use map::map_all;
 pub use map::{FromBlocks, map};
-pub use pieces::{Piece, Pieces};
+pub use pieces::{Pieces, SequencePiece};
 pub use placement::{BlockIndex, Dimension, Placement, Placements};
 pub use var::{Source, Var};
 

@@ -16,7 +16,7 @@ pub struct Pieces {
     /// Number of pieces per sequence: a power of two.
     pub all: usize,
     /// The local pieces.
-    pub here: Vec<Piece>,
+    pub here: Vec<SequencePiece>,
     /// Whether weight gradients and the loss are summed over the ranks with the other pieces; if false, only
     /// over the local pieces.
     pub sums_over_ranks: bool,
@@ -26,7 +26,7 @@ pub struct Pieces {
 
 /// One piece of the sequences of a micro-batch.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct SequencePiece {
     /// Index of the piece within a sequence.
     pub number: usize,
     /// The piece's weight in the micro-batch's loss: its fraction of the tokens that the loss covers.

@@ -9,8 +9,8 @@ use system::{terminal, threads};
 
 /// Time after which rank 0 prints what it is waiting for.
 const NOTICE: Duration = Duration::from_secs(5);
-/// Delay of ranks other than 0 in reporting a missed deadline, so that rank 0 reports first. Rank r adds r times
-/// [`AFTER_EACH`].
+/// Delay of ranks other than 0 in reporting a missed deadline, so that rank 0 reports first. Rank r adds r
+/// times [`AFTER_EACH`].
 const AFTER_RANK_ZERO: Duration = Duration::from_millis(700);
 const AFTER_EACH: Duration = Duration::from_millis(20);
 

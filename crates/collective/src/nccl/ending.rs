@@ -17,8 +17,8 @@ pub(super) enum Ending {
 }
 
 /// Ends communicators on a separate thread, because NCCL may wait for other ranks. Returns after `patience`
-/// at the latest, and leaves the thread to finish by itself. Only a running call may still use the
-/// communicators.
+/// at the latest, and leaves the thread to finish by itself. When this is called, the
+/// communicators may be in use only by a call that is still running.
 pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
     if comms.is_empty() {
         return;

@@ -116,7 +116,7 @@ impl FolderConfig {
     }
 
     /// Creates a configuration with these settings.
-    pub fn of(settings: Map<String, Value>) -> Self {
+    pub fn from_settings(settings: Map<String, Value>) -> Self {
         FolderConfig(settings)
     }
 

@@ -82,41 +82,42 @@ fn matrices(
     })
 }
 
-/// A layer of experts: the names of the equal parts of an expert's outputs, the rows of one, and the inputs.
+/// A layer of experts. The outputs of each expert consist of equal parts.
 pub(super) struct ExpertLayer<'a> {
     /// Name of the layer.
     pub(super) layer: String,
-    /// Name of the experts, before the number of one.
+    /// Prefix of the experts' names, followed by an expert's number.
     pub(super) prefix: &'a str,
     /// Number of experts.
     pub(super) experts: usize,
-    /// Names of the parts.
+    /// Names of the parts of an expert's outputs.
     pub(super) parts: &'a [&'static str],
-    /// Rows of a part.
+    /// Number of rows of a part.
     pub(super) rows: usize,
-    /// Inputs of the layer.
+    /// Number of inputs of the layer.
     pub(super) inputs: usize,
-    /// The style in which the layer is divided.
+    /// How the layer is divided into shards.
     pub(super) style: Option<&'a ParallelStyle>,
 }
 
-/// Makes the adapters of a layer of experts, as [`create`] that of a linear layer: for each expert the same
-/// parts have one.
+/// Creates the adapters of a layer of experts, like [`create`] for a linear layer. The same parts of every
+/// expert get an adapter.
 ///
 /// # Errors
-/// As for [`Parameters::create`]; targets that name other parts of one expert than of another.
+/// Errors of [`Parameters::create`], or the targets match different parts of different experts.
 pub(super) fn create_for_experts(
     parameters: &mut Parameters,
-    of: &ExpertLayer<'_>,
+    expert_layer: &ExpertLayer<'_>,
 ) -> Result<Option<ExpertAdapter>> {
     let tuning = Arc::clone(parameters.tuning());
     let Some(lora) = tuning.lora() else { return Ok(None) };
-    let ExpertLayer { layer, experts, rows, inputs, style, .. } = of;
-    let modules = lora.modules_of_experts((layer, of.prefix), *experts, (of.parts, *rows));
+    let ExpertLayer { layer, experts, rows, inputs, style, .. } = expert_layer;
+    let modules =
+        lora.modules_of_experts((layer, expert_layer.prefix), *experts, (expert_layer.parts, *rows));
     if modules.is_empty() {
         return Ok(None);
     }
-    let all = of.parts.len();
+    let all = expert_layer.parts.len();
     let each = modules.len() / experts;
     let part = |module: &Module| module.rows.start / rows;
     let adapted: Vec<usize> = modules.iter().take(each).map(part).collect();

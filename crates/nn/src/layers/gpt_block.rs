@@ -43,16 +43,16 @@ impl GptBlock {
         parameters.begin_unit();
         let name = format!("h.{index}");
         let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
-        let of = |part: &str| format!("{name}.{part}");
-        let norm_1 = norm(parameters, &of("ln_1"), width)?;
+        let full_name = |part: &str| format!("{name}.{part}");
+        let norm_1 = norm(parameters, &full_name("ln_1"), width)?;
         let attention =
             parameters.branch(|parameters| Self::attention(parameters, &name, sizes, [init, projection]))?;
-        let norm_2 = norm(parameters, &of("ln_2"), width)?;
+        let norm_2 = norm(parameters, &full_name("ln_2"), width)?;
         let feed_forward = parameters.branch(|parameters| {
             FeedForward::new(parameters, &name, width, [init, projection], biases, activation)
         })?;
-        let [after_attention, after_feed_forward] =
-            ["attn_proj.dropout", "mlp.dropout"].map(|site| Dropout::new(parameters, &of(site), dropout));
+        let [after_attention, after_feed_forward] = ["attn_proj.dropout", "mlp.dropout"]
+            .map(|site| Dropout::new(parameters, &full_name(site), dropout));
         Ok(Block {
             name,
             attention: Branch::pre_norm(norm_1, attention, after_attention),

@@ -78,7 +78,7 @@ impl<L: Layer + 'static> Stack<L> {
     /// Runs all layers in order.
     pub fn forward(&self, tape: &Tape, mut stream: L::Stream) -> Result<L::Stream> {
         for part in self.recompute.parts(self.layers.len()) {
-            let run = Run { layers: Rc::clone(&self.layers), range: part.layers };
+            let run = LayerRange { layers: Rc::clone(&self.layers), range: part.layers };
             stream = match part.again && tape.is_recording() {
                 true => {
                     let input = stream.close(tape)?;
@@ -92,18 +92,18 @@ impl<L: Layer + 'static> Stack<L> {
 }
 
 /// Consecutive layers of a stack.
-struct Run<L> {
+struct LayerRange<L> {
     layers: Rc<[L]>,
     range: Range<usize>,
 }
 
-impl<L: Layer> Run<L> {
+impl<L: Layer> LayerRange<L> {
     fn forward(&self, tape: &Tape, stream: L::Stream) -> Result<L::Stream> {
         self.layers[self.range.clone()].iter().try_fold(stream, |stream, layer| layer.forward(tape, stream))
     }
 }
 
-impl<L: Layer> Segment for Run<L> {
+impl<L: Layer> Segment for LayerRange<L> {
     type Error = NnError;
 
     fn run(&self, tape: &Tape, mut inputs: Vec<Var>) -> Result<Vec<Var>> {

@@ -88,7 +88,7 @@ impl<B, N> Decoder<B, N> {
         B: Layer,
     {
         let Ends { layers, width, vocabulary, tied, table, .. } = ends;
-        if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
+        if stage.model_layers != layers || stage.layers.is_empty() || stage.layers.end > layers {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
         }
         let embedding = match stage.is_first() {

@@ -30,17 +30,18 @@ section! {
     /// Sizes and options of a [`Gpt`].
     #[derive(Copy)]
     pub struct GptSizes = "model" {
-        /// Transformer blocks.
+        /// Number of transformer blocks.
         layers: usize = Row::count(1, MOST_LAYERS).default("4");
-        /// Attention heads; they divide the width.
+        /// Number of attention heads; `width` must be a multiple of it.
         heads: usize = Row::count(1, MOST_EXTENT).default("4");
-        /// Values in a token's vector.
+        /// Number of values in a token's vector.
         width: usize = Row::count(1, MOST_EXTENT).default("128");
-        /// Tokens in a sequence.
+        /// Number of tokens in a sequence.
         context: usize = Row::count(1, MOST_EXTENT).default("128");
-        /// Rows of the table of positions, the most tokens that a sequence can have; 0: as many as `context`.
+        /// Number of rows of the table of positions, and so the maximum length of a sequence. With 0 it is
+        /// `context`.
         max_context: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Positions: a learned table, or "sinusoidal", which are no parameters.
+        /// Position embeddings: a "learned" table, or "sinusoidal" ones, which are not parameters.
         positions: PositionKind = choice!(
             PositionKind, [PositionKind::Learned, PositionKind::Sinusoidal]
         ).default("\"learned\"");
@@ -48,7 +49,7 @@ section! {
         biases: bool = Row::flag().default("true");
         /// Whether the output head uses the token embedding's table.
         tied: bool = Row::flag().default("true");
-        /// Activation of the feed-forward layers; "gelu" is its tanh form.
+        /// Activation function of the feed-forward layers; "gelu" is its tanh form.
         activation: Activation = choice!(
             Activation,
             [
@@ -59,15 +60,16 @@ section! {
                 Activation::Silu,
             ]
         ).default("\"gelu\"");
-        /// Probability of dropout in training: of embeddings, attention weights and residual branches.
+        /// Probability of dropout in training, for embeddings, attention weights and residual branches.
         dropout: f64 = Row::number(Interval::Fraction).default("0.0");
-        /// Scores of tokens are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
+        /// Cap c of the scores of tokens, which become c·tanh(x/c), as in Gemma 2. With 0 they are not
+        /// capped.
         logit_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// Pieces of the vocabulary, or of each lane's part of it, that the loss computes scores in, one
-        /// after another, so that they are never whole: less memory for a large vocabulary, and the head is
-        /// computed twice. 1: all at once.
+        /// Number of pieces into which the loss splits the vocabulary, or each lane's part of it, to compute
+        /// the scores of one piece at a time. More than one piece needs less memory for a large vocabulary,
+        /// but computes the scores again in backward.
         loss_pieces: usize = Row::count(1, MOST_EXTENT).default("1");
-        /// Tokens that exist; 0: as many as the tokenizer has, rounded up to a multiple of 128.
+        /// Number of tokens in the vocabulary. With 0 it is the tokenizer's, rounded up to a multiple of 128.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
     }
 }

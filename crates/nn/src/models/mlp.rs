@@ -17,9 +17,9 @@ section! {
     /// Sizes and options of an [`Mlp`].
     #[derive(Eq)]
     pub struct MlpSizes = "model" {
-        /// Values in the input, after each hidden layer, and in the output.
+        /// Numbers of values in the input, after each hidden layer, and in the output.
         sizes: Vec<usize> = Row::counts(2, 1, MOST_EXTENT).default("[64, 256, 256, 8]");
-        /// The function after every layer but the last.
+        /// Activation function after every layer except the last.
         activation: Activation = choice!(
             Activation, [Activation::Relu, Activation::Gelu, Activation::None]
         ).default("\"relu\"");
@@ -74,7 +74,7 @@ impl Mlp {
     /// 1/√inputs.
     pub fn new(mut parameters: Parameters, sizes: &MlpSizes, stage: &Stage) -> Result<Self> {
         let count = sizes.sizes.len().saturating_sub(1);
-        if count == 0 || stage.of != count || stage.layers.is_empty() || stage.layers.end > count {
+        if count == 0 || stage.model_layers != count || stage.layers.is_empty() || stage.layers.end > count {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {count} layers", stage.layers)));
         }
         let layer = |index: usize| {

@@ -12,7 +12,7 @@ use tensor::{Shape, Tensor};
 use super::{Parameter, ParameterId, Parameters};
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::sharding::{Run, Sharding};
+use crate::sharding::{ElementRun, Sharding};
 
 /// Codes of a parameter that stores a record of codes instead of values. Each rank's part has a record of its
 /// own.
@@ -112,7 +112,7 @@ impl CodedValues {
 
     /// Returns the location within the whole parameter of elements `range` of the part.
     #[must_use]
-    pub fn runs(&self, range: Range<usize>) -> Vec<Run> {
+    pub fn runs(&self, range: Range<usize>) -> Vec<ElementRun> {
         let index = |axis: Axis| Axis::ALL.into_iter().position(|other| other == axis);
         let coordinate = |axis: Axis| index(axis).and_then(|index| self.coordinates.get(index).copied());
         self.sharding.runs(|axis| coordinate(axis).unwrap_or(0), range)

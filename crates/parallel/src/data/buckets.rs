@@ -55,7 +55,7 @@ pub struct BucketLayout {
 
 impl BucketLayout {
     /// Lays out the gradients of a model, of type `dtype`, for `ranks` data-parallel ranks.
-    pub fn of(parameters: &Parameters, dtype: DType, end: BucketEnd, ranks: usize) -> Self {
+    pub fn from_parameters(parameters: &Parameters, dtype: DType, end: BucketEnd, ranks: usize) -> Self {
         let uses = parameters.uses();
         let mut counts = vec![0; parameters.list().len()];
         uses.iter().for_each(|used| counts[used.parameter.0] += 1);

@@ -164,7 +164,7 @@ fn exchange_parts(
         let owned = weights.iter().map(|parameter| (*parameter, shards.range(rank, *parameter)));
         let owned = owned.filter(|(_, range)| !range.is_empty());
         let part = |(parameter, range): (usize, Range<usize>)| {
-            Shard::along(Axis::Data, range).of(&parameters.list()[parameter].weight.tensor()?)
+            Shard::along(Axis::Data, range).slice(&parameters.list()[parameter].weight.tensor()?)
         };
         owned.map(part).collect::<Result<Vec<_>>>()
     };

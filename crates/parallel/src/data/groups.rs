@@ -65,7 +65,7 @@ mod tests {
         parameters.reuse("table").unwrap();
         let groups = |bucket_bytes| {
             let end = BucketEnd::Bytes(bucket_bytes);
-            let layout = BucketLayout::of(&parameters, DType::F32, end, 2);
+            let layout = BucketLayout::from_parameters(&parameters, DType::F32, end, 2);
             weight_groups(&parameters, &layout)
         };
         // At most (64 + 20 · 6) / 16 chunks: a layer of 6, or three parameters, of 5, 1 and 5 or of 1, 5 and

@@ -187,9 +187,9 @@ mod tests {
             (12, 6, vec![1; 6], vec![2; 6], vec![1; 6]),
             (35, 5, vec![3, 3, 3, 4, 2], vec![3, 4, 4, 5, 3], vec![3, 3, 3, 3, 2]),
         ] {
-            let all = |each: usize, of: fn(&Lanes) -> usize| -> Vec<usize> {
+            let all = |each: usize, count: fn(&Lanes) -> usize| -> Vec<usize> {
                 let runs = Assignment::contiguous(lanes, ranks).with_lanes_of(each);
-                (0..ranks).map(|rank| of(&Lanes::new(runs, rank).unwrap())).collect()
+                (0..ranks).map(|rank| count(&Lanes::new(runs, rank).unwrap())).collect()
             };
             assert_eq!(all(1, Lanes::sets), of_one, "{lanes} on {ranks}");
             assert_eq!(all(2, Lanes::sets), of_two, "{lanes} on {ranks}");

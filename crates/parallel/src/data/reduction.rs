@@ -63,7 +63,8 @@ impl GradientReduction {
     /// Memory is exhausted, a parameter has no uses, or a gradient is summed over several axes.
     pub fn new(device: &Device, parameters: &Parameters, options: ReductionOptions) -> Result<Self> {
         let (owners, index) = options.owners();
-        let layout = BucketLayout::of(parameters, options.dtype, options.bucket_end, options.ranks());
+        let layout =
+            BucketLayout::from_parameters(parameters, options.dtype, options.bucket_end, options.ranks());
         let shards = OptimizerShards::new(options.zero_stage, parameters, &layout, owners, index);
         let (gradients, sums): (_, Box<dyn StepSums>) = match options.sums_in_shards() {
             true => {

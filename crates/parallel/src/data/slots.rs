@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
     /// Index of each array's buffer.
-    pub(super) of: Vec<usize>,
+    pub(super) buffer_of: Vec<usize>,
     /// Number of elements of each buffer.
     pub(super) elements: Vec<usize>,
 }
@@ -25,18 +25,18 @@ impl Slots {
         }
         let mut by_size: Vec<_> = (0..sizes.len()).collect();
         by_size.sort_by_key(|array| std::cmp::Reverse(sizes[*array]));
-        let mut of = vec![usize::MAX; sizes.len()];
+        let mut buffer_of = vec![usize::MAX; sizes.len()];
         let mut elements = Vec::new();
         for array in by_size {
-            let taken = |slot: usize| neighbours[array].iter().any(|other| of[*other] == slot);
+            let taken = |slot: usize| neighbours[array].iter().any(|other| buffer_of[*other] == slot);
             // The last buffer found is the shortest that is long enough.
             let slot = (0..elements.len()).rev().find(|slot| !taken(*slot));
-            of[array] = slot.unwrap_or_else(|| {
+            buffer_of[array] = slot.unwrap_or_else(|| {
                 elements.push(sizes[array]);
                 elements.len() - 1
             });
         }
-        Slots { of, elements }
+        Slots { buffer_of, elements }
     }
 }
 
@@ -50,11 +50,11 @@ mod tests {
     fn ends_share_a_buffer_and_blocks_take_turns() {
         let sizes = [100, 10, 10, 10, 10, 90];
         let slots = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5], 2);
-        assert_eq!((slots.of[0], slots.of[5]), (0, 0));
+        assert_eq!((slots.buffer_of[0], slots.buffer_of[5]), (0, 0));
         assert_eq!(slots.elements.iter().sum::<usize>(), 120);
         // A table with a second use at the end.
         let tied = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5, 0], 2);
-        assert_ne!(tied.of[0], tied.of[5]);
+        assert_ne!(tied.buffer_of[0], tied.buffer_of[5]);
         assert_eq!(Slots::new(&[7], &[0], 2).elements, [7]);
         assert!(Slots::new(&[], &[], 2).elements.is_empty());
     }
@@ -68,12 +68,12 @@ mod tests {
         ) {
             let sequence: Vec<_> = order.iter().map(|number| number % sizes.len()).collect();
             let slots = Slots::new(&sizes, &sequence, window);
-            for (array, slot) in slots.of.iter().enumerate() {
+            for (array, slot) in slots.buffer_of.iter().enumerate() {
                 prop_assert!(slots.elements[*slot] >= sizes[array]);
             }
             for run in sequence.windows(window.min(sequence.len().max(1))) {
                 for (at, array) in run.iter().enumerate() {
-                    let apart = |other: &usize| other == array || slots.of[*other] != slots.of[*array];
+                    let apart = |other: &usize| other == array || slots.buffer_of[*other] != slots.buffer_of[*array];
                     prop_assert!(run[at + 1..].iter().all(apart));
                 }
             }

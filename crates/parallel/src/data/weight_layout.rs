@@ -36,7 +36,7 @@ impl ValueKind {
     /// All kinds.
     pub(super) const ALL: [ValueKind; 3] = [ValueKind::Weights, ValueKind::Fp8, ValueKind::Records];
 
-    fn of(parameters: &Parameters, number: usize) -> Self {
+    fn for_parameter(parameters: &Parameters, number: usize) -> Self {
         match &parameters.list()[number].codes {
             Some(_) => ValueKind::Records,
             None if parameters.is_only_in_fp8(ParameterId(number)) => ValueKind::Fp8,
@@ -88,7 +88,7 @@ impl WeightLayout {
             parameters.list().iter().enumerate().zip(layout.first_uses(parameters))
         {
             let arrays = &mut units[parameter.unit];
-            let kind = ValueKind::of(parameters, number);
+            let kind = ValueKind::for_parameter(parameters, number);
             let add = |arrays: &mut Vec<FlatWeights>, elements: usize| {
                 arrays.push(FlatWeights { elements, members: Vec::new(), kind });
                 arrays.len() - 1
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn layout(parameters: &Parameters, ranks: usize) -> WeightLayout {
-        let buckets = BucketLayout::of(parameters, DType::F32, BucketEnd::Unit, ranks);
+        let buckets = BucketLayout::from_parameters(parameters, DType::F32, BucketEnd::Unit, ranks);
         WeightLayout::new(parameters, &buckets, ranks)
     }
 

@@ -53,8 +53,8 @@ impl ParameterShard {
     ///
     /// # Errors
     /// The tensor is shorter than the shard's end.
-    pub fn of(&self, whole: &Tensor) -> Result<Tensor> {
-        self.shard.of(whole)
+    pub fn slice(&self, whole: &Tensor) -> Result<Tensor> {
+        self.shard.slice(whole)
     }
 }
 
@@ -107,7 +107,7 @@ impl OptimizerShards {
 
     fn of_rank_in(positions: Vec<Option<Position>>, ranks: usize, rank: usize) -> Self {
         let shards = OptimizerShards { ranks, own: Vec::new(), positions };
-        OptimizerShards { own: shards.of(rank).collect(), ..shards }
+        OptimizerShards { own: shards.owned_by(rank).collect(), ..shards }
     }
 
     /// Returns whether ranks own different shards.
@@ -126,7 +126,7 @@ impl OptimizerShards {
     }
 
     /// The shards of `rank`, in the order of the parameters.
-    pub fn of(&self, rank: usize) -> impl Iterator<Item = ParameterShard> + '_ {
+    pub fn owned_by(&self, rank: usize) -> impl Iterator<Item = ParameterShard> + '_ {
         let shard = move |parameter: usize| {
             let range = self.range(rank, parameter);
             let shard = match self.is_sharded() {
@@ -190,11 +190,11 @@ mod tests {
         ) {
             let parameters = parameters(&sizes, &reused);
             let end = if by_unit { BucketEnd::Unit } else { BucketEnd::Bytes(bucket_bytes) };
-            let layout = BucketLayout::of(&parameters, DType::F32, end, ranks);
+            let layout = BucketLayout::from_parameters(&parameters, DType::F32, end, ranks);
             let weights = by_unit.then(|| WeightLayout::new(&parameters, &layout, ranks));
             let shards = OptimizerShards::new(1, &parameters, &layout, ranks, ranks - 1);
             prop_assert_eq!(shards.ranks(), ranks);
-            prop_assert_eq!(shards.own(), shards.of(ranks - 1).collect::<Vec<_>>());
+            prop_assert_eq!(shards.own(), shards.owned_by(ranks - 1).collect::<Vec<_>>());
             prop_assert_eq!(shards.is_sharded(), ranks > 1);
             for (parameter, size) in sizes.iter().enumerate() {
                 // Each rank's shard begins where the previous one ends.
@@ -204,7 +204,7 @@ mod tests {
                     let held = weights.as_ref().map(|weights| weights.range(rank, parameter));
                     let is_owned = |held: &Range<usize>| *held == range || held.len() + range.len() == 0;
                     prop_assert!(held.iter().all(is_owned), "{held:?} and {range:?}");
-                    let mut listed = shards.of(rank);
+                    let mut listed = shards.owned_by(rank);
                     let listed = listed.find(|owned| owned.parameter == parameter);
                     prop_assert_eq!(listed.is_some(), !range.is_empty());
                     if let Some(ParameterShard { shard, .. }) = listed {
@@ -231,7 +231,7 @@ mod tests {
                 }
             }
             // Shards are in order, and no rank has more than its share of the buckets of first uses.
-            for owned in (0..ranks).map(|rank| shards.of(rank).collect::<Vec<_>>()) {
+            for owned in (0..ranks).map(|rank| shards.owned_by(rank).collect::<Vec<_>>()) {
                 prop_assert!(owned.windows(2).all(|pair| pair[0].parameter < pair[1].parameter));
                 let elements: usize = owned.iter().map(|owned| owned.shard.range.len()).sum();
                 prop_assert!(elements * ranks <= layout.elements.iter().sum());

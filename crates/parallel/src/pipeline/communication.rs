@@ -21,7 +21,7 @@ type Times = Vec<Option<u64>>;
 
 /// Inserts transfers into the lists of a schedule that contains only passes.
 pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
-    let run = DryRun::of(schedule);
+    let run = DryRun::time_passes(schedule);
     let mut lists: Vec<Vec<(Key, Action)>> = vec![Vec::new(); schedule.ranks];
     for (rank, actions) in schedule.actions.iter().enumerate() {
         for (action, start) in actions.iter().zip(&run.starts[rank]) {
@@ -110,7 +110,7 @@ struct DryRun<'a> {
 }
 
 impl<'a> DryRun<'a> {
-    fn of(schedule: &'a Schedule) -> Self {
+    fn time_passes(schedule: &'a Schedule) -> Self {
         let none = vec![None; schedule.stages * schedule.micro_batches];
         let starts = vec![Vec::new(); schedule.ranks];
         let mut run = DryRun { schedule, forward: none.clone(), backward: none, starts };

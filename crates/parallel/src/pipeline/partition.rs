@@ -59,7 +59,7 @@ pub struct LayerCosts {
 
 impl LayerCosts {
     /// Returns the time of a stage with these layers.
-    pub fn of(&self, layers: Range<usize>) -> u64 {
+    pub fn stage_time(&self, layers: Range<usize>) -> u64 {
         let again = self.again.get(layers.clone()).unwrap_or_default().iter().take(self.recomputed);
         let own = self.layers.get(layers).unwrap_or_default();
         own.iter().chain(again).copied().fold(0, u64::saturating_add)
@@ -67,8 +67,8 @@ impl LayerCosts {
 
     /// Returns a function that computes [`LayerCosts::stage_time`] in constant time per call.
     fn by_range(&self) -> impl Fn(Range<usize>) -> u64 {
-        let own = Sums::of(self.layers.iter());
-        let again = Sums::of(self.again.iter());
+        let own = Sums::from_numbers(self.layers.iter());
+        let again = Sums::from_numbers(self.again.iter());
         let recomputed = self.recomputed;
         move |layers| {
             let first = layers.start..layers.end.min(layers.start.saturating_add(recomputed));
@@ -150,7 +150,7 @@ impl Partition {
     /// 0 stages, or more stages than layers.
     pub fn smallest(bytes: &LayerBytes, loads: &[Load]) -> Result<Self, PartitionError> {
         let levels: Vec<_> = loads.iter().map(Load::levels).collect();
-        let sums = |bytes_of: fn(&HeldBytes) -> &u64| Sums::of(bytes.layers.iter().map(bytes_of));
+        let sums = |read: fn(&HeldBytes) -> &u64| Sums::from_numbers(bytes.layers.iter().map(read));
         let parameters = sums(|layer| &layer.parameters);
         let activations = sums(|layer| &layer.activations);
         let weights = sums(|layer| &layer.weights);
@@ -176,12 +176,12 @@ impl Partition {
 
     /// The stages, as ranges of the model's layer numbers.
     pub fn stages(&self) -> Vec<Stage> {
-        let of = self.counts.iter().sum();
+        let model_layers = self.counts.iter().sum();
         let mut start = 0;
         let stage = |count: &usize| {
             let layers = start..start + count;
             start = layers.end;
-            Stage { layers, of }
+            Stage { layers, model_layers }
         };
         self.counts.iter().map(stage).collect()
     }
@@ -191,7 +191,7 @@ impl Partition {
 struct Sums(Vec<u128>);
 
 impl Sums {
-    fn of<'a>(numbers: impl Iterator<Item = &'a u64>) -> Self {
+    fn from_numbers<'a>(numbers: impl Iterator<Item = &'a u64>) -> Self {
         let running = numbers.scan(0, |sum: &mut u128, number| {
             *sum += u128::from(*number);
             Some(*sum)

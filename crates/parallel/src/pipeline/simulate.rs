@@ -36,7 +36,7 @@ impl ActionTimes {
     }
 
     /// Returns the time of an action.
-    pub fn of(&self, action: Action) -> u64 {
+    pub fn time(&self, action: Action) -> u64 {
         let stage = self.stages[action.stage];
         match action.kind {
             ActionKind::Forward => stage.forward,
@@ -197,7 +197,7 @@ impl<'a> Simulation<'a> {
         if !action.kind.is_transfer() {
             let Some(input) = self.input(action) else { return false };
             let start = input.max(self.streams[rank].compute_free);
-            let end = start + self.times.of(action);
+            let end = start + self.times.time(action);
             // An undivided backward sends the input gradient at its end, because it is one action.
             match action.kind {
                 ActionKind::Forward => {
@@ -287,7 +287,7 @@ impl<'a> Simulation<'a> {
             return Err(ScheduleError::Deadlock(stuck));
         }
         let busy = |list: &Vec<Action>| {
-            list.iter().filter(|action| action.kind.is_compute()).map(|action| self.times.of(*action)).sum()
+            list.iter().filter(|action| action.kind.is_compute()).map(|action| self.times.time(*action)).sum()
         };
         let makespan = self.spans.iter().flatten().map(|span| span.end).max().unwrap_or(0);
         Ok(Timeline { makespan, busy: self.schedule.actions.iter().map(busy).collect(), spans: self.spans })

@@ -130,16 +130,16 @@ impl<'a> Done<'a> {
     /// Returns the first missing action that `action` needs on its own rank.
     fn lacks(&self, action: Action) -> Option<Action> {
         let Action { stage, micro_batch, kind } = action;
-        let of = |kind| Action::new(stage, kind, micro_batch);
+        let same_micro_batch = |kind| Action::new(stage, kind, micro_batch);
         let needs = match kind {
             ActionKind::ReceiveForward | ActionKind::ReceiveBackward => [None, None],
             ActionKind::Forward => [self.input(action, ActionKind::ReceiveForward), None],
-            ActionKind::SendForward => [Some(of(ActionKind::Forward)), None],
+            ActionKind::SendForward => [Some(same_micro_batch(ActionKind::Forward)), None],
             ActionKind::BackwardInput | ActionKind::Backward => {
-                [Some(of(ActionKind::Forward)), self.input(action, ActionKind::ReceiveBackward)]
+                [Some(same_micro_batch(ActionKind::Forward)), self.input(action, ActionKind::ReceiveBackward)]
             }
             ActionKind::SendBackward | ActionKind::BackwardWeight => {
-                [Some(of(ActionKind::BackwardInput)), None]
+                [Some(same_micro_batch(ActionKind::BackwardInput)), None]
             }
         };
         needs.into_iter().flatten().find(|needed| !self.done[self.at(*needed)])
@@ -186,9 +186,11 @@ impl<'a> Done<'a> {
 }
 
 fn halves(action: Action) -> impl Iterator<Item = Action> {
-    let of = |kind| Action { kind, ..action };
+    let with_kind = |kind| Action { kind, ..action };
     let halves = match action.kind {
-        ActionKind::Backward => [Some(of(ActionKind::BackwardInput)), Some(of(ActionKind::BackwardWeight))],
+        ActionKind::Backward => {
+            [Some(with_kind(ActionKind::BackwardInput)), Some(with_kind(ActionKind::BackwardWeight))]
+        }
         _ => [Some(action), None],
     };
     halves.into_iter().flatten()

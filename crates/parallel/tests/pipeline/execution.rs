@@ -79,7 +79,7 @@ impl Watching<'_> {
     /// half's.
     fn expected(&self, action: Action, index: usize) -> usize {
         let last = self.schedule.stages - 1;
-        let of = |stage: usize| {
+        let held_by = |stage: usize| {
             let Held { activations, weights, received_forward, received_backward } =
                 self.loads.stages[stage].during[index];
             let consumes = matches!(action.kind, ActionKind::Backward | ActionKind::BackwardInput);
@@ -87,7 +87,7 @@ impl Watching<'_> {
             let here = usize::from(consumes && stage == action.stage);
             inputs + if stage < last { weights + received_backward + here } else { 0 }
         };
-        self.schedule.stages_of(self.rank).map(of).sum()
+        self.schedule.stages_of(self.rank).map(held_by).sum()
     }
 }
 

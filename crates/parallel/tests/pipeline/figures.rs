@@ -51,7 +51,8 @@ rank 1  ·   F0a F1a F0b B0b F1b B1b F2a B0a F3a B1a F2b B2b F3b B3b B2a B3a ·
     assert_rows(&schedule(ScheduleKind::Interleaved, 2, 2, 4), [2, 1, 1], 2, figure);
 }
 
-/// Zero Bubble Pipeline Parallelism (2023), figure 2's schedule ZB-H1: four stages, eight micro-batches.
+/// The schedule ZB-H1 of figure 2 in *Zero Bubble Pipeline Parallelism* (2023): four stages, eight
+/// micro-batches.
 #[test]
 fn zero_bubble() {
     let figure = "

@@ -14,7 +14,7 @@ fn explicit_counts() {
     let partition = Partition::explicit(7, 3, &[1, 4, 2]).unwrap();
     let stages = partition.stages();
     assert_eq!(stages.iter().map(|stage| stage.layers.clone()).collect::<Vec<_>>(), [0..1, 1..5, 5..7]);
-    assert!(stages.iter().all(|stage| stage.of == 7));
+    assert!(stages.iter().all(|stage| stage.model_layers == 7));
     assert!(stages[0].is_first() && !stages[0].is_last() && stages[2].is_last());
     let table: [(usize, &[usize], &str); 6] = [
         (3, &[1, 4, 1], "the stages' layers add up to 6; the model has 7"),
@@ -83,8 +83,8 @@ fn stage_cost(costs: &LayerCosts, counts: &[usize], stage: usize) -> u64 {
 }
 
 fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u64 {
-    let sum = |of: fn(&HeldBytes) -> u64| {
-        let layers: Vec<_> = bytes.layers.iter().map(of).collect();
+    let sum = |read: fn(&HeldBytes) -> u64| {
+        let layers: Vec<_> = bytes.layers.iter().map(read).collect();
         let again = vec![0; layers.len()];
         stage_cost(&LayerCosts { layers, again, recomputed: 0 }, counts, stage)
     };

@@ -9,10 +9,10 @@ pub(crate) fn schedule(kind: ScheduleKind, ranks: usize, chunks: usize, micro_ba
 /// Returns schedules of every kind with 1 to 8 ranks, 1 to 24 micro-batches and 1 to 4 chunks, as far as the
 /// kind allows.
 pub(crate) fn every() -> impl Iterator<Item = Schedule> {
-    ScheduleKind::ALL.into_iter().flat_map(of)
+    ScheduleKind::ALL.into_iter().flat_map(of_kind)
 }
 
-pub(crate) fn of(kind: ScheduleKind) -> impl Iterator<Item = Schedule> {
+pub(crate) fn of_kind(kind: ScheduleKind) -> impl Iterator<Item = Schedule> {
     let interleaved = kind == ScheduleKind::Interleaved;
     let shapes = (1..=8).flat_map(move |ranks| {
         (1..=if interleaved { 4 } else { 1 })

@@ -2,7 +2,7 @@
 
 use parallel::pipeline::{ActionKind, Held, ScheduleKind, validate};
 
-use super::shapes::{every, of};
+use super::shapes::{every, of_kind};
 
 #[test]
 fn every_schedule_is_valid_for_both_kinds_of_sends() {
@@ -45,7 +45,7 @@ fn at_most_one_tensor_per_stage_and_direction_is_received_ahead() {
 
 #[test]
 fn gpipe_holds_every_micro_batch() {
-    for schedule in of(ScheduleKind::GPipe) {
+    for schedule in of_kind(ScheduleKind::GPipe) {
         let loads = validate(&schedule).unwrap().loads;
         assert!(loads.stages.iter().all(|load| load.peak.activations == schedule.micro_batches));
     }
@@ -53,7 +53,7 @@ fn gpipe_holds_every_micro_batch() {
 
 #[test]
 fn one_forward_one_backward_holds_one_per_remaining_stage() {
-    for schedule in of(ScheduleKind::OneForwardOneBackward) {
+    for schedule in of_kind(ScheduleKind::OneForwardOneBackward) {
         let loads = validate(&schedule).unwrap().loads;
         for (stage, load) in loads.stages.iter().enumerate() {
             assert_eq!(load.peak.activations, schedule.micro_batches.min(schedule.stages - stage));
@@ -65,7 +65,7 @@ fn one_forward_one_backward_holds_one_per_remaining_stage() {
 /// Including micro-batches whose weight half is due, no stage holds more than the first stage of 1F1B.
 #[test]
 fn zero_bubble_holds_no_more_than_one_forward_one_backward() {
-    for schedule in of(ScheduleKind::ZeroBubble) {
+    for schedule in of_kind(ScheduleKind::ZeroBubble) {
         let loads = validate(&schedule).unwrap().loads;
         let most = schedule.micro_batches.min(schedule.stages);
         for (stage, load) in loads.stages.iter().enumerate() {
@@ -77,7 +77,7 @@ fn zero_bubble_holds_no_more_than_one_forward_one_backward() {
 
 #[test]
 fn levels_are_the_largest_pairs_held_at_once() {
-    for schedule in of(ScheduleKind::ZeroBubble) {
+    for schedule in of_kind(ScheduleKind::ZeroBubble) {
         for load in validate(&schedule).unwrap().loads.stages {
             for (a, w) in [(1, 0), (0, 1), (1, 1), (5, 2), (2, 5)] {
                 let cost = |held: &Held| a * held.activations + w * held.weights;

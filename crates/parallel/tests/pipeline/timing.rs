@@ -8,7 +8,7 @@ use parallel::pipeline::{
 };
 use proptest::prelude::*;
 
-use super::shapes::{every, of, schedule};
+use super::shapes::{every, of_kind, schedule};
 
 fn equal(schedule: &Schedule, passes: [u64; 3]) -> Timeline {
     simulate(schedule, &ActionTimes::equal(schedule.stages, passes, 0)).unwrap()
@@ -30,7 +30,7 @@ fn assert_bubble(schedule: &Schedule, timeline: &Timeline, part: usize, whole: u
 #[test]
 fn bubble_of_gpipe_and_one_forward_one_backward() {
     for kind in [ScheduleKind::GPipe, ScheduleKind::OneForwardOneBackward] {
-        for schedule in of(kind) {
+        for schedule in of_kind(kind) {
             let p = schedule.ranks;
             let m = schedule.micro_batches;
             for passes in [[1, 1, 1], [2, 1, 1], [7, 3, 2]] {
@@ -42,7 +42,7 @@ fn bubble_of_gpipe_and_one_forward_one_backward() {
 
 #[test]
 fn bubble_of_interleaved_is_smaller_by_the_number_of_chunks() {
-    for schedule in of(ScheduleKind::Interleaved) {
+    for schedule in of_kind(ScheduleKind::Interleaved) {
         let p = schedule.ranks;
         let v = schedule.chunks();
         let m = schedule.micro_batches;
@@ -55,7 +55,7 @@ fn bubble_of_interleaved_is_smaller_by_the_number_of_chunks() {
 /// The paper gives (p − 1) (forward + input half − weight half) instead of 1F1B's (p − 1) (all three).
 #[test]
 fn bubble_of_zero_bubble_is_a_third() {
-    for schedule in of(ScheduleKind::ZeroBubble) {
+    for schedule in of_kind(ScheduleKind::ZeroBubble) {
         let p = schedule.ranks;
         let m = schedule.micro_batches;
         let timeline = equal(&schedule, [1, 1, 1]);
@@ -124,7 +124,7 @@ fn end_with_free_transfers(schedule: &Schedule, times: &ActionTimes) -> u64 {
                 };
                 let Some(input) = input else { break };
                 if kind.is_compute() {
-                    *free = times.of(**action) + (*free).max(if *input > 0 { input + wire } else { 0 });
+                    *free = times.time(**action) + (*free).max(if *input > 0 { input + wire } else { 0 });
                     if backward || kind == ActionKind::Forward {
                         ends.insert((backward, stage, micro_batch), *free);
                     }
@@ -196,7 +196,7 @@ proptest! {
             let spans = actions.iter().zip(&timeline.spans[rank]);
             for (action, now) in spans.filter(|(a, _)| a.kind.is_compute()) {
                 prop_assert!(now.start >= free);
-                prop_assert_eq!(now.end - now.start, times.of(*action));
+                prop_assert_eq!(now.end - now.start, times.time(*action));
                 free = now.end;
                 let Action { stage, micro_batch, kind } = *action;
                 if kind == ActionKind::Forward && stage > 0 {

@@ -192,9 +192,9 @@ fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<OwnedPart>)>) -> Vec<V
 
 /// Returns the sums of the gradients of all parameters, by definition.
 fn references(micro_batches: usize, lanes: usize, dtype: DType) -> Vec<Vec<f32>> {
-    let of =
+    let reference =
         |(index, elements): (usize, &usize)| expected(index as u32, *elements, micro_batches, lanes, dtype);
-    let mut references: Vec<_> = SHAPES.iter().enumerate().map(of).collect();
+    let mut references: Vec<_> = SHAPES.iter().enumerate().map(reference).collect();
     let second_use = expected(SHAPES.len() as u32, SHAPES[0], micro_batches, lanes, dtype);
     let uses = references[0].iter_mut().zip(&second_use);
     uses.for_each(|(sum, other)| *sum = rounded(*sum + other, dtype));
@@ -284,7 +284,7 @@ fn every_rank_gets_the_weights_that_others_own() {
             let weights: Vec<_> = parameters.list().iter().map(|p| p.weight.tensor().unwrap()).collect();
             for owned in reduction.shards().own() {
                 let values: Vec<_> = owned.shard.range.clone().map(|i| mark(owned.parameter, i)).collect();
-                write(&owned.of(&weights[owned.parameter])?, &values)?;
+                write(&owned.slice(&weights[owned.parameter])?, &values)?;
             }
             share(&mut communicator, &reduction, &parameters)?;
             gather_weights(&communicator.group, &reduction, &parameters, ..1)?;

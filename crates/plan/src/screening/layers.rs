@@ -131,7 +131,7 @@ fn seconds(times: &CallTimes, log: &CallLog, otherwise: f64) -> f64 {
 }
 
 fn parameters(config: &RunConfig, description: &Description, layer: usize) -> Result<Vec<(String, usize)>> {
-    let stage = Stage { layers: layer..layer + 1, of: config.layers() };
+    let stage = Stage { layers: layer..layer + 1, model_layers: config.layers() };
     let device = blueprint::meta(description)?;
     let model = build::model(config, &device, config.parallel.grid().seen_from(0)?, &stage)?;
     let list = model.parameters().list();

@@ -131,9 +131,9 @@ fn a_stage_and_a_shard_of_a_parameter_read_only_their_elements() {
         let config = config(&folder(name)).unwrap();
         let weights = open(&folder(name)).unwrap();
         let whole = load(&folder(name), &device, DType::F32);
-        let of = config.layers();
-        for layer in 0..of {
-            let stage = Stage { layers: layer..layer + 1, of };
+        let model_layers = config.layers();
+        for layer in 0..model_layers {
+            let stage = Stage { layers: layer..layer + 1, model_layers };
             let model =
                 config.model.build(Parameters::new(&device, 1, DType::F32), &stage, Recompute::NONE).unwrap();
             fill(&*model, &weights);

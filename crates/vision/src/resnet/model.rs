@@ -53,7 +53,10 @@ impl ResNet {
     /// No model can have these sizes, or memory is exhausted.
     pub fn new(mut parameters: Parameters, sizes: &ResNetSizes, stage: &Stage) -> Result<Self> {
         let all = sizes.blocks();
-        if all.is_empty() || stage.of != all.len() || stage.layers.is_empty() || stage.layers.end > all.len()
+        if all.is_empty()
+            || stage.model_layers != all.len()
+            || stage.layers.is_empty()
+            || stage.layers.end > all.len()
         {
             let layers = &stage.layers;
             let count = all.len();

@@ -9,19 +9,20 @@ section! {
     /// The sizes of a residual network.
     #[derive(Copy)]
     pub struct ResNetSizes = "model" {
-        /// Layers with weights: 18, 34, 50, 101 or 152.
+        /// Number of layers with weights: 18, 34, 50, 101 or 152.
         depth: usize = Row::count(1, MOST_EXTENT).default("50");
-        /// Factor of the numbers of channels, 64 to 512 in the blocks; products are rounded down.
+        /// Factor by which the numbers of channels, 64 to 512 in the blocks, are multiplied. The products are
+        /// rounded down.
         width: f64 = Row::number(Interval::Positive).default("1.0");
-        /// Classes of images.
+        /// Number of classes of images.
         classes: usize = Row::count(1, MOST_EXTENT).default("1000");
         /// Height and width of the images.
         image_size: usize = Row::count(1, MOST_EXTENT).default("224");
-        /// The layers before the first block: for images of some hundred pixels a side, a convolution of
-        /// 7 × 7 with stride 2 and max pooling, as torchvision's; for small ones, a convolution of 3 × 3
-        /// with stride 1 and no pooling.
+        /// Layers before the first block. "imagenet" is for images of several hundred pixels a side, and has
+        /// a convolution of 7 × 7 with stride 2 and max pooling, as in torchvision. "small" is for small
+        /// images, and has a convolution of 3 × 3 with stride 1 and no pooling.
         stem: StemKind = choice!(StemKind, StemKind::ALL).default("\"imagenet\"");
-        /// Values of a pixel.
+        /// Number of values in a pixel.
         channels: usize = Row::count(1, MOST_EXTENT).default("3");
     }
 }

@@ -1,6 +1,6 @@
 //! The sequence shards that a context-parallel rank computes, and their arrays.
 
-use autograd::{Piece, Pieces};
+use autograd::{Pieces, SequencePiece};
 use collective::{Axis, RankGrid};
 use config::RunConfig;
 use data::{ArrayShape, HostArray, HostData, IGNORED};
@@ -100,10 +100,10 @@ impl ContextPieces {
         let parts = self.here.len();
         let shape = starts.shape();
         let [sequences, time] = [shape.rows() / parts, shape.columns()];
-        let piece = |(index, number): (usize, &usize)| -> Result<Piece> {
+        let piece = |(index, number): (usize, &usize)| -> Result<SequencePiece> {
             let documents = Some(starts.view(index * sequences * time, [sequences, time])?);
             let share = shares.as_ref().map_or(1.0 / self.all as f32, |shares| shares[index]);
-            Ok(Piece { number: *number, share, documents })
+            Ok(SequencePiece { number: *number, share, documents })
         };
         let here = self.here.iter().enumerate().map(piece).collect::<Result<_>>()?;
         let sums_over_ranks = !(trains && self.joins_lanes);

@@ -379,9 +379,12 @@ mod tests {
         vision::register().unwrap();
         let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
         let equal = |config: &RunConfig| {
-            let of = config.layers();
+            let model_layers = config.layers();
             let stages = config.stages();
-            let stage = |stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of };
+            let stage = |stage| Stage {
+                layers: stage * model_layers / stages..(stage + 1) * model_layers / stages,
+                model_layers,
+            };
             (0..stages).map(stage).collect()
         };
         let setup = Setup::new(config, Placement::Cpu, DataScope::All, |config, _, _| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use collective::Axis;
-use nn::Run;
+use nn::ElementRun;
 use sha2::digest::common::hazmat::SerializableState;
 use sha2::{Digest, Sha256};
 use system::numbers::hexadecimal;
@@ -124,7 +124,7 @@ struct HashSegment {
 #[derive(Debug)]
 enum SegmentPart {
     /// A range of an array's elements: (array index, index of the rank's tensor, range).
-    Run(usize, usize, Run),
+    Run(usize, usize, ElementRun),
     /// A whole array, which is gathered on rank 0 and hashed there.
     Whole(usize),
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use collective::{Axis, RankGrid};
 use device::DType;
-use nn::{Division, Run, Sharding};
+use nn::{Division, ElementRun, Sharding};
 use optim::{NamedState, StateArray};
 use parallel::data::{ParameterShard, WeightLayout};
 use tensor::{Shape, Tensor};
@@ -55,7 +55,7 @@ struct Source {
     /// Index of the tensor among the rank's.
     lane: usize,
     /// The ranges of elements in the tensor.
-    runs: Vec<Run>,
+    runs: Vec<ElementRun>,
 }
 
 /// The tensors of this rank's optimizer, by (stage, index of the parameter in the stage, name).
@@ -148,14 +148,14 @@ pub(crate) fn state_runs(
     sharding: &Sharding,
     coordinate: impl Fn(Axis) -> usize,
     range: Range<usize>,
-) -> Vec<Run> {
+) -> Vec<ElementRun> {
     if state.per == 1 {
         return part_runs(sharding, coordinate, range);
     }
     // The maxima of a part's blocks follow those of the parts before it.
     let elements = state.range(range);
     let before = sharding.part(coordinate) * state.shape(sharding.shape()).elements();
-    vec![Run { local: 0, whole: before + elements.start, elements: elements.len() }]
+    vec![ElementRun { local: 0, whole: before + elements.start, elements: elements.len() }]
 }
 
 /// Returns the sources of an array: the shards `parts` of a parameter on `replicas` replicas of its stage.
@@ -165,7 +165,7 @@ fn sources(
     parts: &[usize],
     replicas: usize,
     range: impl Fn(usize, usize) -> Range<usize>,
-    runs: impl Fn(&Sharding, &dyn Fn(Axis) -> usize, Range<usize>) -> Vec<Run>,
+    runs: impl Fn(&Sharding, &dyn Fn(Axis) -> usize, Range<usize>) -> Vec<ElementRun>,
 ) -> Result<Vec<Source>> {
     let blueprint = worker.blueprint();
     let mut sources = Vec::new();
@@ -221,10 +221,10 @@ pub(crate) fn part_runs(
     sharding: &Sharding,
     coordinate: impl Fn(Axis) -> usize,
     range: Range<usize>,
-) -> Vec<Run> {
+) -> Vec<ElementRun> {
     let first = range.start;
     let runs = sharding.runs(coordinate, range).into_iter();
-    runs.map(|run| Run { local: run.local - first, ..run }).collect()
+    runs.map(|run| ElementRun { local: run.local - first, ..run }).collect()
 }
 
 /// Returns a state array that the optimizer keeps for a parameter; a rank holds its shards `parts`.
@@ -249,7 +249,7 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
     let array = |entry: &BufferEntry| {
         let (stage, number) = entry.holder;
         let own = worker.model(stage).map(|model| model.buffers()[number].tensor().clone());
-        let runs = vec![Run { local: 0, whole: 0, elements: entry.shape.elements() }];
+        let runs = vec![ElementRun { local: 0, whole: 0, elements: entry.shape.elements() }];
         let sources = vec![Source { rank: rank_of(worker, 0, stage), lane: 0, runs }];
         Array {
             name: entry.name.clone(),
@@ -291,7 +291,7 @@ impl Array {
         let mut all: Vec<_> = self.sources.iter().flat_map(source_runs).collect();
         all.sort_by_key(|(_, _, run)| run.whole);
         if all.is_empty() {
-            all.push((0, 0, Run { local: 0, whole: 0, elements: 0 }));
+            all.push((0, 0, ElementRun { local: 0, whole: 0, elements: 0 }));
         }
         all
     }
@@ -300,7 +300,7 @@ impl Array {
     /// time. `bytes` is a scratch buffer.
     pub(crate) fn read_run(
         &self,
-        (lane, run): (usize, Run),
+        (lane, run): (usize, ElementRun),
         most: usize,
         bytes: &mut Vec<u8>,
         mut take: impl FnMut(&[u8]),

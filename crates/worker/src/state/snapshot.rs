@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use checkpoint::{FileRange, Index, Snapshot};
 use device::{DType, Region};
-use nn::Run;
+use nn::ElementRun;
 use tensor::Tensor;
 
 use crate::error::Result;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use checkpoint::Target;
 use device::DType;
-use nn::{Model, ParameterId, Run};
+use nn::{ElementRun, Model, ParameterId};
 use optim::StateArray;
 use parallel::data::WeightUnits;
 use tensor::{Shape, Tensor};
@@ -138,9 +138,9 @@ fn run_targets(
     dtype: DType,
     shape: Shape,
     tensor: &Tensor,
-    runs: Vec<Run>,
+    runs: Vec<ElementRun>,
 ) -> Result<Vec<Target>> {
-    let target = |run: Run| {
+    let target = |run: ElementRun| {
         let tensor = match run.elements == tensor.elements() {
             true => tensor.clone(),
             false => tensor.view(run.local, [run.elements])?,

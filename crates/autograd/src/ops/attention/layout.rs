@@ -63,8 +63,8 @@ impl Layout {
         drop(all);
         // Without other ranks, as when planning a single layer, the local pieces are the first ones.
         let Some(group) = &self.group else { return part(&dealt, 0, self.dealt.len() / own) };
-        let of = |source| AutogradError::Collective { operator: OPERATOR, source };
-        tensors::reduce_scatter(&dealt, group, request).map_err(of)
+        let failed = |source| AutogradError::Collective { operator: OPERATOR, source };
+        tensors::reduce_scatter(&dealt, group, request).map_err(failed)
     }
 
     /// Calls `copy` for each sequence, with the rows of piece `number` in `all` and in `piece`.

@@ -27,7 +27,7 @@ pub struct EmbeddingRule {
     pub(super) gradient: Option<Tensor>,
 }
 
-/// The local shards of a table: equal runs of its rows, or the whole table as one.
+/// The local shards of a table, which have equally many rows each; an unsharded table is one shard.
 #[derive(Debug)]
 pub(super) struct TableShards {
     pub(super) weights: Vec<Weight>,

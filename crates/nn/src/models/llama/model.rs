@@ -24,7 +24,7 @@ impl Llama {
         let blocks = |parameters: &mut Parameters| {
             let mut tables = Tables::default();
             let block = |index| {
-                let positions = tables.of(parameters.device(), sizes, index)?;
+                let positions = tables.positions(parameters.device(), sizes, index)?;
                 LlamaBlock::new(parameters, index, sizes.block(index), positions, inits)
             };
             stage.layers.clone().map(block).collect()
@@ -48,7 +48,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn of(&mut self, device: &Device, sizes: &LlamaSizes, layer: usize) -> Result<RotaryPositions> {
+    fn positions(&mut self, device: &Device, sizes: &LlamaSizes, layer: usize) -> Result<RotaryPositions> {
         let is_windowed = sizes.is_windowed(layer) && sizes.windows_differ();
         let rotary = &mut self.rotary[usize::from(is_windowed)];
         let table = match sizes.rotates(layer) {

@@ -34,16 +34,17 @@ system::names! {
 section! {
     /// Sizes and options of a [`Llama`](super::Llama).
     pub struct LlamaSizes = "model" {
-        /// Transformer blocks.
+        /// Number of transformer blocks.
         layers: usize = Row::count(1, MOST_LAYERS).default("4");
-        /// Query heads of attention.
+        /// Number of query heads in attention.
         heads: usize = Row::count(1, MOST_EXTENT).default("4");
-        /// Key and value heads, which consecutive query heads share; they divide the heads.
+        /// Number of key and value heads, of which `heads` must be a multiple. Consecutive query heads share
+        /// one.
         key_value_heads: usize = Row::count(1, MOST_EXTENT)
             .derived("`heads`", |raw| Ok(raw.integer(LlamaSizes::heads)?.into()));
-        /// Values in a token's vector.
+        /// Number of values in a token's vector.
         width: usize = Row::count(1, MOST_EXTENT).default("128");
-        /// Values in a head, an even number.
+        /// Number of values in a head; must be even.
         head_width: usize = Row::count(2, MOST_EXTENT).derived("`width` / `heads`", |raw| {
             Ok(derived_head_width(raw)?.into())
         });
@@ -57,14 +58,14 @@ section! {
                 };
                 Ok(own?.into())
             });
-        /// Values of a token's latents, from which the keys and values of all heads are expanded, as in
-        /// DeepSeek-V2 and V3; 0: they are computed from the token's vector. With latents, the rotated
-        /// columns of keys (`rope_width`) are shared by all heads.
+        /// Number of latent values of a token, from which the keys and values of all heads are computed, as
+        /// in DeepSeek-V2 and V3. With 0 they are computed from the token's vector. With latents, all heads
+        /// share the rotated columns of keys (`rope_width`).
         latent_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Values of the latents from which queries are expanded; 0: they are computed from the token's
+        /// Number of latent values from which queries are computed. With 0 they are computed from the token's
         /// vector.
         query_latent_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Values between the feed-forward layers.
+        /// Number of values between the two feed-forward layers.
         feed_forward: usize = Row::count(1, MOST_EXTENT)
             .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
                 Ok(derived_feed_forward(raw)?.into())
@@ -72,9 +73,9 @@ section! {
         /// Experts of the feed-forward layers; a router chooses some of them for each token. 0: there are
         /// none, and all tokens use the same layers.
         experts: usize = Row::count(0, 1 << 16).default("0");
-        /// Experts of a token.
+        /// Number of experts that the router chooses for each token.
         experts_per_token: usize = Row::count(1, 1 << 16).default("2");
-        /// Values between the layers of an expert.
+        /// Number of values between the two layers of an expert.
         expert_width: usize = Row::count(1, MOST_EXTENT)
             .derived("`feed_forward`", |raw| {
                 let own = match raw.is_set(LlamaSizes::feed_forward) {
@@ -83,44 +84,48 @@ section! {
                 };
                 Ok(own?.into())
             });
-        /// Values between the layers of the experts that all tokens use in addition; 0: there are none.
+        /// Number of values between the two layers of the shared experts, which every token uses in addition.
+        /// With 0 there are none.
         shared_expert_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// For each layer, repeated over the layers: 1 if it has experts, else 0; empty: all have.
+        /// Which layers have experts: a list of 1 (experts) and 0 (none) that is repeated over the layers. An
+        /// empty list means that all layers have experts.
         expert_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
-        /// Scores of experts: "softmax" over all of them, as in Mixtral and Qwen3, or the "sigmoid" of each
-        /// router output, as in DeepSeek-V3. The best of a token have them as weights.
+        /// Function that computes the scores of experts: "softmax" over all experts, as in Mixtral and Qwen3,
+        /// or the "sigmoid" of each router output, as in DeepSeek-V3. The experts with the highest scores are
+        /// chosen, and the scores are their weights.
         router_scores: ScoreFunction = choice!(ScoreFunction, ScoreFunction::ALL).default("\"softmax\"");
         /// Whether the weights of a token's experts are divided by their sum.
         router_normalised: bool = Row::flag().default("true");
-        /// Factor of the weights of a token's experts.
+        /// Factor by which the weights of a token's experts are multiplied.
         router_scale: f64 = Row::number(Interval::Positive).default("1.0");
         /// Whether the router has a bias, as in gpt-oss.
         router_bias: bool = Row::flag().default("false");
-        /// Whether each expert has a correction, which is added to its scores where experts are chosen, and
-        /// not to weights, as in DeepSeek-V3. `train.correction_rate` moves it.
+        /// Whether each expert has a correction, as in DeepSeek-V3. It is added to the expert's scores when
+        /// experts are chosen, but not to its weights. Training adjusts it by `train.correction_rate`.
         router_correction: bool = Row::flag().default("false");
-        /// Groups of consecutive experts.
+        /// Number of groups of consecutive experts.
         expert_groups: usize = Row::count(1, 1 << 16).default("1");
-        /// Groups that the experts of a token are in: those whose two best scores have the largest sum.
+        /// Number of groups from which the experts of a token are chosen: the groups whose two best scores
+        /// have the largest sum.
         expert_groups_per_token: usize = Row::count(1, 1 << 16).default("1");
-        /// Tokens in a sequence.
+        /// Number of tokens in a sequence.
         context: usize = Row::count(1, MOST_EXTENT).default("128");
-        /// Tokens that exist; 0: as many as the tokenizer has.
+        /// Number of tokens in the vocabulary. With 0 it is the tokenizer's.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
-        /// The token, if any, whose embedding gets no gradient as an input, as transformers treat
-        /// `pad_token_id`: a list of at most one.
+        /// A list of at most one token, whose embedding gets no gradient from the input; transformers does
+        /// the same with `pad_token_id`.
         padding_tokens: Vec<usize> = Row::counts(0, 0, (1 << 31) - 1).default("[]");
         /// Whether the output head uses the token embedding's table.
         tied: bool = Row::flag().default("false");
-        /// Function of the feed-forward gate: SwiGLU has "silu", GeGLU "gelu" (tanh form) or "gelu-erf", and
-        /// gpt-oss "quick-gelu", x·σ(1.702·x).
+        /// Activation function of the feed-forward gate: "silu" for SwiGLU, "gelu" (tanh form) or "gelu-erf"
+        /// for GeGLU, and "quick-gelu", x·σ(1.702·x), for gpt-oss.
         activation: Activation = choice!(
             Activation, [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::QuickGelu]
         ).default("\"silu\"");
-        /// The gate is at most this, and what it multiplies within it on both sides, as in gpt-oss, which has
-        /// 7; 0: they have no bounds.
+        /// Upper bound of the gate, and bound on the magnitude of the values that it multiplies; 7 in
+        /// gpt-oss. With 0 there are no bounds.
         gate_limit: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// Number added to what the gate multiplies, 1 in gpt-oss.
+        /// Number added to the values that the gate multiplies; 1 in gpt-oss.
         gate_offset: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Whether queries, keys and values have biases, as in Qwen2.
         qkv_bias: bool = Row::flag().default("false");
@@ -135,82 +140,88 @@ section! {
         qk_norm_span: QkNormSpan = choice!(
             QkNormSpan, [QkNormSpan::Head, QkNormSpan::All]
         ).default("\"head\"");
-        /// Norms of attention and of the feed-forward layers: "before" them, "after" them, as in OLMo 2, or
-        /// "both", as in Gemma 2.
+        /// Position of the norms of attention and of the feed-forward layers: "before" them, "after" them, as
+        /// in OLMo 2, or "both", as in Gemma 2.
         norm_position: NormPosition = choice!(
             NormPosition, [NormPosition::Before, NormPosition::After, NormPosition::Both]
         ).default("\"before\"");
-        /// Whether weights of norms are stored less 1, as in Gemma, so that weight decay draws norms to 1.
+        /// Whether norms store their weights minus 1, as in Gemma. Weight decay then pulls the weights
+        /// towards 1 instead of 0.
         norms_less_one: bool = Row::flag().default("false");
-        /// Tokens that a query sees in layers with a window, itself included; 0: no layer has one.
+        /// Number of tokens, including its own, that a query attends to in layers with a window. With 0 no
+        /// layer has a window.
         window: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// The type of each layer, repeated over the layers: "sliding_attention" with the window, or
-        /// "full_attention"; empty: all have the window, if there is one.
+        /// Types of the layers: a list of "sliding_attention" (with the window) and "full_attention" that is
+        /// repeated over the layers. With an empty list all layers have the window, if there is one.
         layer_types: Vec<String> = Row::texts().default("[]");
-        /// Factor of attention scores; 0: 1/√`head_width`.
+        /// Factor of attention scores. With 0 it is 1/√`head_width`.
         attention_scale: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// Attention scores are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
+        /// Cap c of attention scores, which become c·tanh(x/c), as in Gemma 2. With 0 they are not capped.
         attention_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// Whether every query head has a sink, a learned score that takes weight from the keys and has no
-        /// value, as in gpt-oss.
+        /// Whether every query head has a sink, as in gpt-oss: a learned score that takes part in the softmax
+        /// over the keys but has no value.
         attention_sinks: bool = Row::flag().default("false");
-        /// Factor of token embeddings, √`width` in Gemma.
+        /// Factor of token embeddings; √`width` in Gemma.
         embedding_scale: f64 = Row::number(Interval::Positive).default("1.0");
-        /// Factor of each branch before it is added to the residual stream, as in Granite.
+        /// Factor by which each branch is multiplied before it is added to the residual stream, as in
+        /// Granite.
         residual_scale: f64 = Row::number(Interval::Positive).default("1.0");
-        /// Factor of scores of tokens, before their cap; Granite divides them by the reciprocal.
+        /// Factor of the scores of tokens, applied before their cap; the reciprocal of Granite's
+        /// `logits_scaling`.
         logit_scale: f64 = Row::number(Interval::Positive).default("1.0");
-        /// Probability of dropout in training: of embeddings, attention weights and residual branches.
+        /// Probability of dropout in training, for embeddings, attention weights and residual branches.
         dropout: f64 = Row::number(Interval::Fraction).default("0.0");
-        /// Scores of tokens are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
+        /// Cap c of the scores of tokens, which become c·tanh(x/c), as in Gemma 2. With 0 they are not
+        /// capped.
         logit_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// Pieces of the vocabulary, or of each lane's part of it, that the loss computes scores in, one
-        /// after another, so that they are never whole: less memory for a large vocabulary, and the head is
-        /// computed twice. 1: all at once.
+        /// Number of pieces into which the loss splits the vocabulary, or each lane's part of it, to compute
+        /// the scores of one piece at a time. More than one piece needs less memory for a large vocabulary,
+        /// but computes the scores again in backward.
         loss_pieces: usize = Row::count(1, MOST_EXTENT).default("1");
-        /// Added to mean squares in norms.
+        /// Number added to the mean squares in norms.
         norm_epsilon: f64 = Row::number(Interval::Positive).default("1e-5");
         /// Base of the rotary frequencies.
         rope_theta: f64 = Row::number(Interval::Positive).default("10000.0");
-        /// Columns of a head that rotate, the first ones, an even number; 0: all.
+        /// Number of columns of a head that rotate, counted from the first; must be even. With 0 all columns
+        /// rotate.
         rope_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// With `latent_width`: whether neighbouring columns rotate together, as in DeepSeek-V3, or each of
-        /// the first half with one of the second.
+        /// With `latent_width`: whether neighbouring columns rotate together, as in DeepSeek-V3. If not, each
+        /// column of the first half rotates with one of the second half.
         rope_interleaved: bool = Row::flag().default("false");
-        /// For each layer, repeated over the layers: 1 if it rotates queries and keys, else 0, as in SmolLM3;
-        /// empty: all do.
+        /// Which layers rotate queries and keys, as in SmolLM3: a list of 1 (rotate) and 0 (do not) that is
+        /// repeated over the layers. With an empty list all layers rotate them.
         rope_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
         /// Base of the rotary frequencies in layers with a window.
         window_rope_theta: f64 = Row::number(Interval::Positive)
             .derived("`rope_theta`", |raw| Ok(raw.number(LlamaSizes::rope_theta)?.into()));
-        /// Whether frequencies are scaled in layers with a window too; not in Gemma 3 and OLMo 3.
+        /// Whether frequencies are also scaled in layers with a window; false in Gemma 3 and OLMo 3.
         window_rope_scaled: bool = Row::flag().default("true");
         /// Scaling of the rotary frequencies for long contexts.
         rope_scaling: RopeScaling = choice!(RopeScaling, RopeScaling::ALL).default("\"none\"");
-        /// The divisor of scaled frequencies; with "longrope" the growth of the context, which
-        /// `rope_attention_factor` may follow from.
+        /// Divisor of scaled frequencies. With "longrope" it is the factor by which the context grew, and
+        /// only sets the default of `rope_attention_factor`.
         rope_factor: f64 = Row::number(Interval::Positive).default("8.0");
-        /// With "llama3": frequencies of at most so many turns in the original context are divided. With
-        /// "yarn": the same for the pair of columns whose frequency has so many.
+        /// With "llama3": frequencies of at most this many turns in the original context are divided. With
+        /// "yarn": so are the frequencies from the pair of columns that makes this many turns.
         rope_low_turns: f64 = Row::number(Interval::Positive).default("1.0");
-        /// With "llama3" and "yarn": frequencies of at least so many turns in the original context stay; 32
-        /// is usual with "yarn".
+        /// With "llama3" and "yarn": frequencies of at least this many turns in the original context are not
+        /// scaled; 32 is usual with "yarn".
         rope_high_turns: f64 = Row::number(Interval::Positive).default("4.0");
-        /// With "llama3", "yarn" and "longrope": tokens of the original context.
+        /// With "llama3", "yarn" and "longrope": number of tokens in the original context.
         rope_original_context: usize = Row::count(1, MOST_EXTENT).default("8192");
-        /// With "yarn": whether the pairs of columns between which frequencies change are rounded outwards to
-        /// whole ones.
+        /// With "yarn": whether the bounds of the range of column pairs in which the scaling changes are
+        /// rounded outwards to whole numbers.
         rope_rounded: bool = Row::flag().default("true");
-        /// With "yarn" and "longrope": factor of queries and keys; 0: 0.1·ln(`rope_factor`) + 1, and
-        /// √(1 + ln(`rope_factor`)/ln(`rope_original_context`)).
+        /// With "yarn" and "longrope": factor of queries and keys. With 0 it is 0.1·ln(`rope_factor`) + 1 for
+        /// "yarn", and √(1 + ln(`rope_factor`)/ln(`rope_original_context`)) for "longrope".
         rope_attention_factor: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// With "longrope": divisors of the frequencies, one for each pair of columns or one for all, if
-        /// `context` is at most `rope_original_context`.
+        /// With "longrope": divisors of the frequencies if `context` is at most `rope_original_context`; one
+        /// for each pair of columns, or one for all.
         rope_short_factors: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
-        /// With "longrope": the divisors for a longer context.
+        /// With "longrope": divisors of the frequencies if `context` is longer than `rope_original_context`.
         rope_long_factors: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
-        /// The `model_type` of the Hugging Face folder that an export writes; empty: that of the first family
-        /// which has the options.
+        /// The `model_type` of the Hugging Face folder that an export writes. If empty, it is that of the
+        /// first family that supports the options.
         hugging_face: String = Row::text().any_bits().default("\"\"");
     }
 }

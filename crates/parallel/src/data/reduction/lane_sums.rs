@@ -77,8 +77,8 @@ impl LaneSums {
         self.lanes.is_transient(self.lane_of(micro_batch))
     }
 
-    /// Returns 1 plus the number of additions to earlier lanes' sums after a micro-batch; 0 if it does not
-    /// end a lane.
+    /// Returns the number of sums that a micro-batch completes: 0 if it does not end a lane, otherwise 1 plus
+    /// the number of additions to the sums of earlier lanes.
     pub(super) fn folds(&self, micro_batch: usize) -> usize {
         match self.accumulates(micro_batch + 1) {
             true => 0,

@@ -82,7 +82,7 @@ impl RankSums {
         let Some(scratch) = &self.scratch else {
             return buckets.iter().try_for_each(|bucket| self.sum_by_library(bucket, group));
         };
-        let scratch = |bucket| scratch.of(bucket, &self.tree);
+        let scratch = |bucket| scratch.buffer(bucket, &self.tree);
         let scratch: Vec<_> = buckets.iter().map(scratch).collect::<Result<_>>()?;
         let pairs = buckets.iter().zip(&scratch);
         let sums = pairs.map(|(bucket, scratch)| {
@@ -126,7 +126,7 @@ impl Scratch {
     }
 
     /// Returns the workspace for a bucket.
-    fn of(&self, bucket: &Bucket, tree: &RankTree) -> Result<Tensor> {
+    fn buffer(&self, bucket: &Bucket, tree: &RankTree) -> Result<Tensor> {
         let buffer = self.loss.as_ref().filter(|_| bucket.is_loss).unwrap_or(&self.gradients);
         Ok(buffer.view(0, [tree.scratch_elements(bucket.parts[0].elements())])?)
     }

@@ -17,7 +17,8 @@ pub trait GradientObserver {
     /// Errors of the observer end the step.
     fn is_complete(&mut self, use_id: UseId) -> autograd::Result<()>;
 
-    /// Called after a gradient's bucket was reduced, if this gradient completed it.
+    /// Called after a gradient was added to its bucket. If it completed the bucket, the bucket was reduced as
+    /// well.
     ///
     /// # Errors
     /// Errors of the observer end the step.

@@ -45,7 +45,7 @@ impl ShardGradients {
             for (number, slot) in uses_of[owned.parameter].iter().enumerate() {
                 let bucket = &set[slot.bucket];
                 let view = match part_of {
-                    None => owned.of(&bucket.view(slot.offset, shape)?)?,
+                    None => owned.slice(&bucket.view(slot.offset, shape)?)?,
                     Some(rank) => {
                         let first = slot.offset + range.start - rank * bucket.elements();
                         bucket.view(first, [range.len()])?

@@ -56,7 +56,8 @@ impl UnitBuffers {
                 elements.iter().zip(kinds).map(|(elements, dtype)| elements * dtype.bytes()).sum()
             })
             .collect();
-        let Slots { of: slot_of, elements } = Slots::new(&bytes, &layout.order, prefetch.saturating_add(1));
+        let Slots { buffer_of: slot_of, elements } =
+            Slots::new(&bytes, &layout.order, prefetch.saturating_add(1));
         let mut longest = vec![[0; KINDS]; elements.len()];
         for (unit, elements) in sizes.iter().enumerate() {
             let longest = &mut longest[slot_of[unit]];

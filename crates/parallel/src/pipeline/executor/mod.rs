@@ -52,7 +52,7 @@ impl StagePart {
     /// The rank does not own this part.
     pub fn own_weight(&self, owned: &ParameterShard) -> Result<Tensor> {
         let Parameter { name, weight, .. } = &self.model.parameters().list()[owned.parameter];
-        let Some(units) = &self.weights else { return owned.of(&weight.tensor()?) };
+        let Some(units) = &self.weights else { return owned.slice(&weight.tensor()?) };
         let missing = || ParallelError::Grid(format!("this rank has no part of {name}"));
         units.part(owned.parameter)?.map(|(_, part)| part).ok_or_else(missing)
     }

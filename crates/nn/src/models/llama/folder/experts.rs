@@ -204,7 +204,7 @@ fn of_expert(
 ) -> [FolderTensor; 3] {
     let hidden = sizes.expert_width;
     let width = sizes.width;
-    let of = |part: &str, layer: &str, first_row: usize, shape: [usize; 2]| FolderTensor {
+    let tensor = |part: &str, layer: &str, first_row: usize, shape: [usize; 2]| FolderTensor {
         first_row,
         ..FolderTensor::whole(
             format!("{theirs}.{expert}.{part}.weight"),
@@ -214,27 +214,27 @@ fn of_expert(
     };
     let [gate, up, down] = parts;
     [
-        of(gate, "gate_up", 2 * expert * hidden, [hidden, width]),
-        of(up, "gate_up", (2 * expert + 1) * hidden, [hidden, width]),
-        of(down, "down", expert * width, [width, hidden]),
+        tensor(gate, "gate_up", 2 * expert * hidden, [hidden, width]),
+        tensor(up, "gate_up", (2 * expert + 1) * hidden, [hidden, width]),
+        tensor(down, "down", expert * width, [width, hidden]),
     ]
 }
 
 /// Returns the tensors of all experts of a layer, if a folder stores them together.
 fn of_all((theirs, ours): (&str, &str), sizes: &LlamaSizes) -> Vec<FolderTensor> {
     let LlamaSizes { experts, expert_width: hidden, width, .. } = *sizes;
-    let of = |name: &str, layer: &str, kind: &str, shape: &[usize], interleaved| FolderTensor {
+    let tensor = |name: &str, layer: &str, kind: &str, shape: &[usize], interleaved| FolderTensor {
         transposed: shape.len() == 3 || interleaved,
         interleaved,
         ..FolderTensor::whole(format!("{theirs}.{name}"), format!("{ours}.{layer}_proj.{kind}"), shape)
     };
     let mut tensors = vec![
-        of("gate_up_proj", "gate_up", "weight", &[experts, width, 2 * hidden], true),
-        of("down_proj", "down", "weight", &[experts, hidden, width], false),
+        tensor("gate_up_proj", "gate_up", "weight", &[experts, width, 2 * hidden], true),
+        tensor("down_proj", "down", "weight", &[experts, hidden, width], false),
     ];
     if sizes.mlp_bias {
-        tensors.push(of("gate_up_proj_bias", "gate_up", "bias", &[experts, 2 * hidden], true));
-        tensors.push(of("down_proj_bias", "down", "bias", &[experts, width], false));
+        tensors.push(tensor("gate_up_proj_bias", "gate_up", "bias", &[experts, 2 * hidden], true));
+        tensors.push(tensor("down_proj_bias", "down", "bias", &[experts, width], false));
     }
     tensors
 }

@@ -90,7 +90,7 @@ pub(super) const LATENT_NAMES: &[&str] = &[
 ];
 /// Default number of rotated columns of a head in a folder with latents.
 pub(super) const ROTATED: usize = 64;
-/// Default number of unrotated columns of a head, and of a value's columns, in a folder with latents.
+/// Default number of unrotated columns of a head, and of columns of a value, in a folder with latents.
 pub(super) const PLAIN: usize = 128;
 
 /// A group of settings that some families have, translated in both directions.

@@ -202,7 +202,7 @@ fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>
     ];
     settings.extend(family.options.iter().flat_map(|option| (option.write)(sizes)));
     let config: Map<_, _> = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let read = read(&FolderConfig::of(config.clone()))?;
+    let read = read(&FolderConfig::from_settings(config.clone()))?;
     is_same(&read, sizes).then_some(config)
 }
 

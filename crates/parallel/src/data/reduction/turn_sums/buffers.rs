@@ -18,7 +18,7 @@ pub(super) struct BucketBuffers {
     /// Number of elements of each bucket.
     elements: Vec<usize>,
     /// Index of each bucket's buffer.
-    of: Vec<usize>,
+    buffer_of: Vec<usize>,
     buffers: Vec<Buffer>,
 }
 
@@ -36,7 +36,7 @@ impl BucketBuffers {
     pub(super) fn new(device: &Device, elements: &[usize], dtype: DType, is_whole: bool) -> Result<Self> {
         let order: Vec<_> = (0..elements.len()).collect();
         let slots = match is_whole {
-            true => Slots { of: order, elements: elements.to_vec() },
+            true => Slots { buffer_of: order, elements: elements.to_vec() },
             false => Slots::new(elements, &order, WINDOW),
         };
         let buffers = slots.elements.iter().map(|elements| Buffer::new(device, *elements, dtype));
@@ -45,7 +45,7 @@ impl BucketBuffers {
             device: device.clone(),
             dtype,
             elements: elements.to_vec(),
-            of: slots.of,
+            buffer_of: slots.buffer_of,
             buffers,
         })
     }
@@ -53,12 +53,12 @@ impl BucketBuffers {
     /// Returns the buffer that receives a bucket's gradients. Compute waits until the buffer's previous
     /// bucket has been read.
     pub(super) fn take(&mut self, bucket: usize) -> Result<Tensor> {
-        if self.buffers[self.of[bucket]].bucket.is_some_and(|other| other != bucket) {
+        if self.buffers[self.buffer_of[bucket]].bucket.is_some_and(|other| other != bucket) {
             // Backward fills more buckets at once than expected: this one has its own buffer from now on.
-            self.of[bucket] = self.buffers.len();
+            self.buffer_of[bucket] = self.buffers.len();
             self.buffers.push(Buffer::new(&self.device, self.elements[bucket], self.dtype)?);
         }
-        let buffer = &mut self.buffers[self.of[bucket]];
+        let buffer = &mut self.buffers[self.buffer_of[bucket]];
         buffer.bucket = Some(bucket);
         if let Some(read) = buffer.read.take() {
             self.device.wait(StreamKind::Compute, &read)?;
@@ -68,7 +68,7 @@ impl BucketBuffers {
 
     /// Records that the work up to `read` is the last to read a bucket.
     pub(super) fn sent(&mut self, bucket: usize, read: Event) {
-        let buffer = &mut self.buffers[self.of[bucket]];
+        let buffer = &mut self.buffers[self.buffer_of[bucket]];
         (buffer.bucket, buffer.read) = (None, Some(read));
     }
 }

@@ -80,8 +80,9 @@ fn merged(
         whole = Some((name, own));
     }
     match whole {
-        Some((_, settings)) => Ok(FolderConfig::of(settings)),
-        None => completed(config, ("", &FolderConfig::of(Map::new())), beside).map(FolderConfig::of),
+        Some((_, settings)) => Ok(FolderConfig::from_settings(settings)),
+        None => completed(config, ("", &FolderConfig::from_settings(Map::new())), beside)
+            .map(FolderConfig::from_settings),
     }
 }
 

@@ -182,8 +182,8 @@ fn yarn_attention(scaling: &FolderConfig, factor: f64) -> Result<f64, String> {
     }
     let part = |key: &str| Ok::<_, String>(scaling.number(key)?.filter(|part| *part != 0.0));
     let (Some(above), Some(below)) = (part("mscale")?, part("mscale_all_dim")?) else { return Ok(0.0) };
-    let of = |part: f64| if factor <= 1.0 { 1.0 } else { 0.1 * part * libm::log(factor) + 1.0 };
-    Ok(of(above) / of(below))
+    let scale = |part: f64| if factor <= 1.0 { 1.0 } else { 0.1 * part * libm::log(factor) + 1.0 };
+    Ok(scale(above) / scale(below))
 }
 
 /// Writes frequencies for all layers.
