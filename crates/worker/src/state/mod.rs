@@ -282,7 +282,7 @@ impl Array {
 
     /// Returns the ranges of all elements in array order, as (rank, index of its tensor, range). An array
     /// without elements has one empty range.
-    pub(crate) fn runs_in_order(&self) -> Vec<(usize, usize, Run)> {
+    pub(crate) fn runs_in_order(&self) -> Vec<(usize, usize, ElementRun)> {
         let source_runs = |Source { rank, lane, runs }: &'_ Source| {
             let rank = *rank;
             let lane = *lane;

@@ -154,8 +154,8 @@ impl Array {
 }
 
 /// Merges adjacent ranges of tensors.
-fn joined(runs: &[(usize, Run)]) -> Vec<(usize, Run)> {
-    let mut joined: Vec<(usize, Run)> = Vec::new();
+fn joined(runs: &[(usize, ElementRun)]) -> Vec<(usize, ElementRun)> {
+    let mut joined: Vec<(usize, ElementRun)> = Vec::new();
     for (lane, run) in runs {
         match joined.last_mut() {
             Some((of, last)) if of == lane && last.local + last.elements == run.local => {
