@@ -178,7 +178,7 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
     const FOUR: &str = "parallel.tensor=4";
     const ALL: &str = "model.qk_norm_span=all";
     let table: [(&str, &[&str]); 4] = [
-        (GPT, &["model.heads=4", "optim.clip_norm=0.1", "model.dropout=0.1"]),
+        (GPT, &["model.heads=4", "optim.clip_norm=0.1", "model.dropout=0.1", "train.neftune_alpha=5"]),
         (
             LLAMA,
             &["model.key_value_heads=4", "model.qk_norm=true", ALL, "model.width=64", "optim.state=8bit"],
@@ -220,7 +220,10 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
     const TWO: &str = "parallel.context=2";
     const TENSOR: &str = "parallel.tensor=2";
     let table: [(&str, &[&str]); 2] = [
-        (GPT, &["parallel.tensor_lanes=2", "optim.clip_norm=0.1", "model.dropout=0.1"]),
+        (
+            GPT,
+            &["parallel.tensor_lanes=2", "optim.clip_norm=0.1", "model.dropout=0.1", "train.neftune_alpha=5"],
+        ),
         (LLAMA, &["parallel.tensor_lanes=2", "model.qk_norm=true", "model.width=64", "optim.state=8bit"]),
     ];
     for (text, overrides) in table {

@@ -64,6 +64,7 @@ const FAMILIES: &[Row] = &[
             "model.heads=4",
             "train.steps=2",
             "model.dropout=0.1",
+            "train.neftune_alpha=5",
             "optim.clip_norm=0.1",
         ],
         GRIDS,

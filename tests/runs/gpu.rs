@@ -70,6 +70,8 @@ const CASES: &[(&str, &[&str])] = &[
     (GPT, &["optim.kind=lion"]),
     (GPT, &["model.width=128", "precision.compute=bf16", "optim.state=8bit"]),
     (GPT, &["model.dropout=0.2"]),
+    (GPT, &["train.neftune_alpha=5"]),
+    (LLAMA, &["model.width=256", "train.neftune_alpha=5", "lora.rank=2", "precision.compute=bf16"]),
     (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),
     (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "model.tied=false"]),
     (GPT, &["model.width=128", "model.loss_pieces=2", "precision.compute=bf16"]),

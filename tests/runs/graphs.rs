@@ -26,6 +26,7 @@ const STEPS: [&str; 3] = ["train.steps=9", "train.validate_every=4", "parallel.d
 /// Configurations that differ in what a step computes, and in what varies from step to step.
 const ROWS: &[(&str, &[&str])] = &[
     (GPT, &["model.dropout=0.2"]),
+    (GPT, &["train.neftune_alpha=5", "model.width=128", BF16]),
     (GPT, &["model.dropout=0.2", "model.width=128", BF16, BLOCK]),
     (GPT, &["model.dropout=0.1", "model.width=128", F16, "optim.state=8bit"]),
     (GPT, &["model.width=128", BF16, FP8]),

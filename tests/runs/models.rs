@@ -226,6 +226,26 @@ const OPTIONS: &[Row] = &[
         &["model.logit_soft_cap=4.0", "train.steps=3"],
         &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2", ZERO_BUBBLE]],
     ),
+    (
+        GPT,
+        &["model.layers=4", "train.neftune_alpha=5", "lora.rank=2", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED],
+        ],
+    ),
+    (
+        LLAMA,
+        &["train.neftune_alpha=5", "model.embedding_scale=2", "model.dropout=0.1", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=3", ZERO_3],
+            &["parallel.pipeline=2", "parallel.data=2", GPIPE],
+        ],
+    ),
     // Dropout, other heads, losses in pieces of the vocabulary.
     (GPT, &["model.dropout=0.2", "parallel.data=2", SHARDED], ONCE),
     (GPT, &["model.dropout=0.2", "parallel.pipeline=2", "parallel.data=2", "memory.recompute=block"], ONCE),

@@ -109,6 +109,7 @@ const STANDARD: &[OperatorPrecision] = &[
     unchanged("max_pool", ""),
     unchanged("maximum", ""),
     single("mse", "loss, in f64 sums"),
+    unchanged("noise", ""),
     widest("pair", Arithmetic::F32),
     moves("parameter"),
     unchanged("pointwise", ""),

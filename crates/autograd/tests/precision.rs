@@ -11,8 +11,8 @@ use collective::{Axis, AxisGroups, Communicator};
 use device::{Category, DType, Device, bf16};
 use ops::{
     Adapter, BatchNorm, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
-    GatedFeedForwardWeights, LinearCrossEntropy, Pair, PartialSums, Pointwise, Positions, QkNormWeights,
-    Rotary, RouterState, RouterWeights, Statistics, TokenTable, Windows,
+    GatedFeedForwardWeights, LinearCrossEntropy, Noise, Pair, PartialSums, Pointwise, Positions,
+    QkNormWeights, Rotary, RouterState, RouterWeights, Statistics, TokenTable, Windows,
 };
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -225,6 +225,7 @@ const CALLS: &[(&str, Run)] = &[
     ("max_pool", |t, o| one(ops::max_pool(t, o.x(t, &[1, 4, 4, 2]), WINDOWS))),
     ("maximum", |t, o| one(ops::maximum(t, o.x(t, &[4, 8]), 1))),
     ("mse", |t, o| one(ops::mse(t, o.x(t, &[4, 8]), &o.tensor(&[4, 8], t_type(t, o), 7), 1.0))),
+    ("noise", |t, o| one(ops::noise(t, o.x(t, &[4, 8]), &Noise::new(1, "here"), 0.5))),
     ("pair", |t, o| one(ops::pair(t, o.x(t, &[4, 8]), o.x(t, &[4, 8]), Pair::Multiply))),
     ("parameter", |t, o| one(ops::parameter(t, &o.weight(&[4, 8])))),
     ("pointwise", |t, o| one(ops::pointwise(t, o.x(t, &[4, 8]), Pointwise::Square))),

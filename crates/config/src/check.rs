@@ -173,6 +173,13 @@ fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         Examples::Images { .. } => "images",
     };
     let gives = if images { "images" } else { "tokens" };
+    if config.train.neftune_alpha > 0.0 && takes != "tokens" {
+        let reason = format!(
+            "train.neftune_alpha is for embeddings of tokens, and model.kind = \"{}\" takes {takes}",
+            config.model.kind()
+        );
+        return Err(raw.conflict(&[Train::neftune_alpha, ModelSection::kind], reason));
+    }
     match config.model.examples() {
         _ if is_files && takes != gives => {
             let other = match takes {

@@ -90,6 +90,7 @@ pub struct Parameters {
     grid: Option<RankGrid>,
     seed: u64,
     dtype: DType,
+    embedding_noise: f64,
     tuning: Arc<Tuning>,
     /// Whether parameters are created without values.
     released: bool,
@@ -124,6 +125,7 @@ impl Parameters {
             grid: None,
             seed,
             dtype,
+            embedding_noise: 0.0,
             tuning: Arc::default(),
             released: false,
             shards: Shards::ONE,
@@ -154,6 +156,19 @@ impl Parameters {
     #[must_use]
     pub fn tuned(self, tuning: Arc<Tuning>) -> Self {
         Parameters { tuning, ..self }
+    }
+
+    /// Returns the same list, whose token embeddings get noise in training: uniform numbers in \[−1, 1) times
+    /// `alpha` / √(tokens of a sequence × width). Jain and others, *NEFTune: Noisy Embeddings Improve
+    /// Instruction Finetuning*, 2023.
+    #[must_use]
+    pub fn with_embedding_noise(self, alpha: f64) -> Self {
+        Parameters { embedding_noise: alpha, ..self }
+    }
+
+    /// The `alpha` of [`Parameters::with_embedding_noise`]; 0: there is no noise.
+    pub(crate) fn embedding_noise(&self) -> f64 {
+        self.embedding_noise
     }
 
     /// Creates only the parts of parameters at these coordinates of a grid.

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use autograd::{CachedPass, Gradients, Mode, Pass, Tape};
 use device::{Category, DType, Device, DeviceOptions};
 use keys::{Key, RawValues, Section, Table};
+use nn::layers::Embedding;
 use nn::models::{Gpt, GptSizes, Llama, LlamaSizes};
-use nn::{Input, Model, ModelSpec, Parameters, Recompute, Stage};
+use nn::{Init, Input, Model, ModelSpec, Parameters, Recompute, Stage};
 use tensor::Tensor;
 use tensor::ops::cached_attention::Cache;
 use tensor::ops::cross_entropy::IGNORED;
@@ -73,23 +74,19 @@ fn raw(keys: Vec<&'static Key>, set: &[&str]) -> RawValues {
 }
 
 fn model(device: &Device, family: &str, set: &[&str], recompute: Recompute) -> Box<dyn Model> {
+    model_in(Parameters::new(device, 1, DType::F32), family, set, recompute)
+}
+
+fn model_in(parameters: Parameters, family: &str, set: &[&str], recompute: Recompute) -> Box<dyn Model> {
     let stage = Stage::whole(2);
     match family {
         "gpt" => {
             let sizes = GptSizes::read(&raw(GptSizes::keys(), set)).unwrap();
-            Box::new(
-                Gpt::new(Parameters::new(device, 1, DType::F32), sizes, &stage)
-                    .unwrap()
-                    .recomputing(recompute),
-            )
+            Box::new(Gpt::new(parameters, sizes, &stage).unwrap().recomputing(recompute))
         }
         _ => {
             let sizes = LlamaSizes::read(&raw(LlamaSizes::keys(), set)).unwrap();
-            Box::new(
-                Llama::new(Parameters::new(device, 1, DType::F32), &sizes, &stage)
-                    .unwrap()
-                    .recomputing(recompute),
-            )
+            Box::new(Llama::new(parameters, &sizes, &stage).unwrap().recomputing(recompute))
         }
     }
 }
@@ -152,6 +149,65 @@ fn dropout_depends_on_the_micro_batch_and_is_absent_outside_training() {
         let again = model(&device, family, &set, Recompute::EACH);
         assert_eq!((first, gradients), step(&*again, Mode::Train, pass(0)), "{what}: recomputed");
     }
+}
+
+#[test]
+fn noise_depends_on_the_micro_batch_and_is_absent_outside_training() {
+    for (family, options) in MODELS {
+        let device = device();
+        let noisy = |alpha: f64, recompute| {
+            let parameters = Parameters::new(&device, 1, DType::F32).with_embedding_noise(alpha);
+            model_in(parameters, family, options, recompute)
+        };
+        let (plain, with_noise) =
+            (model(&device, family, options, Recompute::NONE), noisy(5.0, Recompute::NONE));
+        let what = format!("{family} {options:?}");
+        let (first, gradients) = step(&*with_noise, Mode::Train, pass(0));
+        assert_eq!((first, gradients.clone()), step(&*with_noise, Mode::Train, pass(0)), "{what}");
+        assert_ne!(first, step(&*with_noise, Mode::Train, pass(1)).0, "{what}");
+        let without = step(&*plain, Mode::Train, pass(0));
+        assert_ne!(first, without.0, "{what}");
+        assert_eq!(without, step(&*noisy(0.0, Recompute::NONE), Mode::Train, pass(0)), "{what}: alpha of 0");
+        let evaluated = step(&*with_noise, Mode::Evaluate, pass(0));
+        assert_eq!(evaluated, step(&*plain, Mode::Evaluate, pass(1)), "{what}");
+        assert_eq!((first, gradients), step(&*noisy(5.0, Recompute::EACH), Mode::Train, pass(0)), "{what}");
+    }
+}
+
+/// Noise is uniform within alpha / √(tokens of a sequence × width), and its gradient is that of the result.
+#[test]
+fn noise_of_embeddings_has_the_range_of_its_definition() {
+    const ALPHA: f64 = 5.0;
+    let device = device();
+    let [batch, time, width] = [8, 32, 48];
+    let mut parameters = Parameters::new(&device, 1, DType::F32).with_embedding_noise(ALPHA);
+    let embedding =
+        Embedding::new(&mut parameters, "table", [VOCABULARY, width], Init::Normal(0.02)).unwrap();
+    let inputs = tokens(&device, &numbers(batch * time), time);
+    let rows = |mode| {
+        let tape = Tape::new(&device, mode);
+        let rows = embedding.forward(&tape, &inputs).unwrap();
+        let values = rows.tensor().to_vec::<f32>().unwrap();
+        let mut gradients = Gradients::default();
+        if mode == Mode::Train {
+            let loss = autograd::ops::sum(&tape, rows, 2).unwrap();
+            let loss = autograd::ops::reshape(&tape, loss, [batch * time]).unwrap();
+            let loss = autograd::ops::sum(&tape, loss, 0).unwrap();
+            tape.backward(loss, &mut gradients).unwrap();
+        }
+        (values, gradients.iter().map(|(_, gradient)| gradient.to_vec::<f32>().unwrap()).collect::<Vec<_>>())
+    };
+    let ((noisy, gradients), (plain, _)) = (rows(Mode::Train), rows(Mode::Evaluate));
+    let magnitude = ALPHA / ((time * width) as f64).sqrt();
+    let noise: Vec<f64> = noisy.iter().zip(&plain).map(|(a, b)| f64::from(a - b) / magnitude).collect();
+    let largest = noise.iter().fold(0.0, |largest: f64, noise| largest.max(noise.abs()));
+    assert!((0.999..1.0001).contains(&largest), "{largest}");
+    let mean = |power: i32| noise.iter().map(|noise| noise.powi(power)).sum::<f64>() / noise.len() as f64;
+    assert!(mean(1).abs() < 0.03, "{}", mean(1));
+    assert!((mean(2) - 1.0 / 3.0).abs() < 0.015, "{}", mean(2));
+    let uses = |token: u32| numbers(batch * time).iter().filter(|other| **other == token).count() as f32;
+    let expected: Vec<f32> = (0..VOCABULARY).flat_map(|token| vec![uses(token as u32); width]).collect();
+    assert_eq!(gradients, [expected]);
 }
 
 #[test]

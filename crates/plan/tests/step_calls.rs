@@ -49,7 +49,7 @@ fn table() -> Vec<(&'static str, Vec<&'static str>)> {
     let llama = |sets: &[&'static str]| (LLAMA, sets.to_vec());
     vec![
         gpt(&[]),
-        gpt(&["precision.compute=f16", "model.dropout=0.1"]),
+        gpt(&["precision.compute=f16", "model.dropout=0.1", "train.neftune_alpha=5"]),
         gpt(&["memory.recompute=block"]),
         gpt(&["parallel.data=2"]),
         gpt(&["parallel.data=2", "parallel.zero_stage=1"]),

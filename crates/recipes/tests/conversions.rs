@@ -44,6 +44,7 @@ fn realistic_files_are_converted_and_the_rest_is_named() {
                 "train.micro_batch_size = 2",
                 "train.global_batch_size = 8",
                 "train.epochs = 4.0",
+                "train.neftune_alpha = 5.0",
                 "optim.kind = \"adamw\"",
                 "optim.state = \"8bit\"",
                 "optim.schedule = \"cosine\"",
@@ -55,13 +56,7 @@ fn realistic_files_are_converted_and_the_rest_is_named() {
                 "memory.recompute = \"block\"",
                 "telemetry.every = 1",
             ],
-            &[
-                "wandb_project",
-                "neftune_noise_alpha",
-                "evals_per_epoch",
-                "saves_per_epoch",
-                "lora_mlp_kernel",
-            ],
+            &["wandb_project", "evals_per_epoch", "saves_per_epoch", "lora_mlp_kernel"],
         ),
         (
             "trl-dpo.yaml",

@@ -67,6 +67,7 @@ fn empty_parameters(config: &RunConfig, device: &Device, grid: RankGrid) -> Para
 fn build_in(parameters: Parameters, config: &RunConfig, stage: &Stage) -> Result<Box<dyn Model>> {
     let parameters = parameters.tuned(Arc::clone(&config.tuning));
     let parameters = parameters.in_fp8(Fp8Weights::new(config.fp8.clone(), stage.is_first()));
+    let parameters = parameters.with_embedding_noise(config.train.neftune_alpha);
     Ok(config.model.build(parameters, stage, recompute(config))?)
 }
 

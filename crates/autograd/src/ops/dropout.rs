@@ -5,77 +5,50 @@ use tensor::Tensor;
 use tensor::ops;
 use tensor::ops::dropout::Mask;
 
+use super::site::Site;
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved, ValueGradients};
-use crate::sharded::{TensorRanks, Var, map};
+use crate::sharded::{Var, map};
 use crate::tape::Tape;
-
-/// How elements of a sharded array are numbered for random draws.
-#[derive(Clone, Copy, Debug, Default)]
-enum Numbering {
-    /// By their index in the array, which is whole.
-    #[default]
-    Whole,
-    /// By their index in the whole array; the rank holds some of its rows.
-    Rows,
-    /// By their index in a shard. Each of this many local shards is a site of its own.
-    Shards(usize),
-}
 
 /// A site in a model at which elements are dropped in training.
 #[derive(Clone, Debug)]
 pub struct Dropout {
-    seed: u64,
-    site: String,
+    site: Site,
     probability: f64,
-    /// How the arrays' elements are numbered.
-    numbering: Numbering,
 }
 
 impl Dropout {
     /// Creates a site that drops elements with `probability`, 0 to below 1. The name `site` must be unique in
     /// the model.
     pub fn new(seed: u64, site: &str, probability: f64) -> Self {
-        Dropout { seed, site: site.to_owned(), probability, numbering: Numbering::Whole }
+        Dropout { site: Site::new(seed, site), probability }
     }
 
     /// Uses the site for arrays whose rows are sharded along [`collective::Axis::Tensor`].
     #[must_use]
     pub fn over_rows(self) -> Self {
-        Dropout { numbering: Numbering::Rows, ..self }
+        Dropout { site: self.site.over_rows(), ..self }
     }
 
     /// Uses a separate site for each shard of a layer; `shards` of them are local.
     #[must_use]
     pub fn of_shards(self, shards: usize) -> Self {
-        Dropout { numbering: Numbering::Shards(shards), ..self }
+        Dropout { site: self.site.of_shards(shards), ..self }
     }
 
     /// Returns the mask for `x`, the local elements.
     fn mask_of(&self, tape: &Tape, x: &Tensor) -> Option<Mask> {
-        let first = match self.numbering {
-            Numbering::Rows => TensorRanks::new(tape, true).first_shard(x.elements()),
-            Numbering::Whole | Numbering::Shards(_) => 0,
-        };
-        self.mask(tape).map(|mask| mask.from(first))
+        self.mask(tape).map(|mask| mask.from(self.site.first(tape, x)))
     }
 
     /// Returns the mask for the tape's current block; `None` outside training, or if the probability is 0.
     pub(super) fn mask(&self, tape: &Tape) -> Option<Mask> {
         let drops = tape.mode().is_training() && self.probability > 0.0;
-        let pass = tape.pass();
-        drops.then(|| {
-            let mut site = self.site.clone();
-            if let Numbering::Shards(shards) = self.numbering {
-                let first = TensorRanks::new(tape, false).first_shard(shards);
-                site.push_str(&format!(".{}", first + tape.block().unwrap_or_default().shard));
-            }
-            if let Some(piece) = &pass.piece {
-                site.push_str(&format!(".piece.{}", piece.number));
-            }
-            Mask::new(self.seed, &site, pass.micro_batch, self.probability)
-        })
+        let mask =
+            || Mask::new(self.site.seed, &self.site.name(tape), tape.pass().micro_batch, self.probability);
+        drops.then(mask)
     }
 }
 

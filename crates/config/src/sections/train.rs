@@ -63,6 +63,10 @@ section! {
         /// than the mean and lowered for those with more, as in DeepSeek-V3, which uses 0.001. 0: corrections
         /// stay constant.
         correction_rate: f64 = Row::number(Interval::NotNegative).default("0");
+        /// Magnitude of noise on token embeddings in training, as transformers' `neftune_noise_alpha`:
+        /// uniform numbers in [-1, 1) times `neftune_alpha` / √(`model.context` × `model.width`), also of
+        /// packed, padded and shorter sequences. 0: there is none.
+        neftune_alpha: f64 = Row::number(Interval::NotNegative).default("0");
         /// Globs of the names of parameters to freeze, such as "wte.*" or "h.[0-5].*". Frozen parameters have
         /// no gradient, master weight or optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");

@@ -204,6 +204,11 @@ fn keys_of_another_kind_are_refused() {
             "quick.toml:2: data.kind = \"text\" gives tokens and model.kind = \"mlp\" takes numbers: use \
              data.kind = \"synthetic\"",
         ),
+        (
+            "[model]\nkind = \"mlp\"\n[train]\nneftune_alpha = 5\n",
+            "quick.toml:4: train.neftune_alpha is for embeddings of tokens, and model.kind = \"mlp\" takes \
+             numbers",
+        ),
     ]);
 }
 

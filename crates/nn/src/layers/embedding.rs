@@ -20,6 +20,31 @@ pub struct Embedding {
     positions: Table,
     is_sharded: bool,
     shards_rows: bool,
+    noise: Option<EmbeddingNoise>,
+}
+
+/// Uniform noise that is added in training.
+#[derive(Debug)]
+struct EmbeddingNoise {
+    site: ops::Noise,
+    /// Magnitude, times the root of the elements of a sequence.
+    alpha: f64,
+}
+
+impl EmbeddingNoise {
+    /// The noise of the table `name`, if there is some.
+    fn new(parameters: &Parameters, name: &str, shards_rows: bool) -> Option<Self> {
+        let alpha = parameters.embedding_noise();
+        let site = || ops::Noise::new(parameters.seed(), &format!("{name}.noise"));
+        let site = || if shards_rows { site().over_rows() } else { site() };
+        (alpha > 0.0).then(|| EmbeddingNoise { site: site(), alpha })
+    }
+
+    /// Adds the noise to `rows`, whose sequences have `elements` elements.
+    fn forward(&self, tape: &Tape, rows: Var, elements: usize) -> Result<Var> {
+        let magnitude = (self.alpha / (elements as f64).sqrt()) as f32;
+        within(tape, "noise", || Ok(ops::noise(tape, rows, &self.site, magnitude)?))
+    }
 }
 
 #[derive(Debug)]
@@ -43,7 +68,8 @@ impl Embedding {
         let is_sharded = parameters.style(name).is_some();
         let shards_rows = parameters.shards_rows();
         let tables = parameters.create_shards(name, [vocabulary, width], init)?;
-        Ok(Embedding { tables, padding: None, positions: Table::None, is_sharded, shards_rows })
+        let noise = EmbeddingNoise::new(parameters, name, is_sharded && shards_rows);
+        Ok(Embedding { tables, padding: None, positions: Table::None, is_sharded, shards_rows, noise })
     }
 
     /// Excludes the row of the token `padding` from training.
@@ -90,7 +116,8 @@ impl Embedding {
         self.tables[0].shape().columns()
     }
 
-    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`, whose rows may be sharded.
+    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`, whose rows may be sharded. In training
+    /// the noise of [`Parameters::with_embedding_noise`] is added.
     ///
     /// # Errors
     /// A token is outside the table, there are more positions than registered, or memory is exhausted.
@@ -108,7 +135,11 @@ impl Embedding {
             },
             false => TokenTable::Whole(&self.tables[0]),
         };
-        within(tape, "embedding", || Ok(ops::embedding(tape, tokens, table, positions, self.padding)?))
+        let embedding = || Ok(ops::embedding(tape, tokens, table, positions, self.padding)?);
+        let rows = within(tape, "embedding", embedding)?;
+        let Some(noise) = &self.noise else { return Ok(rows) };
+        let pieces = tape.pieces().map_or(1, |pieces| pieces.all);
+        noise.forward(tape, rows, pieces * tokens.shape().columns() * self.width())
     }
 }
 

@@ -27,6 +27,9 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("learning_rate", |converter, value| converter.set_number(Optim::learning_rate, value, "highest rate")),
     ("weight_decay", |converter, value| converter.set_number(Optim::weight_decay, value, "")),
     ("max_grad_norm", |converter, value| converter.set_number(Optim::clip_norm, value, "")),
+    ("neftune_noise_alpha", |converter, value| {
+        converter.set_number(Train::neftune_alpha, value, "noise on embeddings")
+    }),
     ("warmup_steps", |converter, value| match number(value) {
         Some(part) if part > 0.0 && part < 1.0 => warmup_ratio(converter, value),
         _ => converter.set_count(Optim::warmup_steps, value, WARMUP),

@@ -35,6 +35,7 @@ pub static FAMILIES: Families = &[
     &super::linear_cross_entropy::cuda::FAMILY,
     &super::loss_scale::FAMILY,
     &super::mse::FAMILY,
+    &super::noise::FAMILY,
     &super::norm::FAMILY,
     &super::optimizer::FAMILY,
     &super::pixels::FAMILY,

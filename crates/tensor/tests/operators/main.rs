@@ -37,6 +37,7 @@ mod linear_cross_entropy;
 mod loss_scale;
 mod meta;
 mod mse;
+mod noise;
 mod norm;
 mod norms;
 mod optimizers;
@@ -98,6 +99,7 @@ operators! {
     linear = linear::declared,
     linear_cross_entropy = linear_cross_entropy::declared,
     mse = mse::declared,
+    noise = noise::declared,
     optimizers = optimizers::declared,
     pooling = pooling::declared,
     preference = preference::declared,

@@ -53,7 +53,7 @@ fn launch(operator: &'static str, x: &Tensor, out: &Tensor, mask: Mask) -> Resul
     let blocks = items.div_ceil((gpu::THREADS * elementwise::UNROLL) as usize).max(1);
     let launch = x.device().kernel(Function::new(&FAMILY, "dropout").with_dtype(x.dtype()));
     let launch = launch.read(x).write(out).u64(x.elements() as u64);
-    let launch = mask.add_to(launch).u64(mask.first_draw).u32(u32::from(vector));
+    let launch = mask.add_to(launch).u64(mask.first_draw()).u32(u32::from(vector));
     let launch = launch.cost(gpu::bytes(&[x, out]), 25 * x.elements() as u64);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
 }
