@@ -1,5 +1,6 @@
 //! Measures profiles: times each layer of a run's model separately on a device.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use autograd::{Mode, Pass, Tape};
@@ -150,7 +151,8 @@ impl<'a> Alone<'a> {
         let grid = config.parallel.grid().seen_from(0)?;
         let host = build::host_pool(device, config)?;
         let devices = (device, host.as_ref());
-        let parts = stages::build(devices, config, grid, std::slice::from_ref(stage), None)?;
+        let parts =
+            stages::build(devices, config, grid, (std::slice::from_ref(stage), &Arc::default()), None)?;
         let optimizer = optimizer::build(devices, config, &parts)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());

@@ -19,6 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::sync::Arc;
+
 use collective::{Axis, Communicator};
 use device::Device;
 use nn::Model;
@@ -47,10 +49,11 @@ impl Evaluator {
         let config = &setup.config;
         let device = setup.device(communicator.rank())?;
         let mut engine = Engine::connect(device, setup, communicator)?;
+        let read = weights.map_or_else(Arc::default, |weights| setup.names_in(weights));
         let model = |stage: usize| -> Result<StageWeights> {
             let stage = &setup.blueprint.stages[stage];
             let host = build::host_pool(&engine.device, config)?;
-            build::sharded_model(config, (&engine.device, host.as_ref()), engine.grid, stage)
+            build::sharded_model(config, (&engine.device, host.as_ref()), engine.grid, stage, &read)
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;

@@ -1,5 +1,7 @@
 //! One rank of text generation, step by step.
 
+use std::sync::Arc;
+
 use checkpoint::Target;
 use collective::{Axis, Communicator, GridGroups, RankGrid};
 use device::{Category, DType, Device, Request};
@@ -75,7 +77,8 @@ impl Generator {
         let never = never_captured_decoding(config);
         let graphs = StepGraphs::new("decode steps", config.train.graphs, &device, never)?;
         let mut engine = Engine::connect(device.clone(), setup, communicator)?;
-        let stages = engine.stages().map(|stage| OwnStage::new(&engine, stage, options));
+        let read = weights.map_or_else(Arc::default, |weights| setup.names_in(weights));
+        let stages = engine.stages().map(|stage| OwnStage::new(&engine, stage, options, &read));
         let stages = stages.collect::<Result<_>>()?;
         let rows = Self::most_slots(device.is_cuda_like());
         let state = Tensor::for_host(&device, [2 + DRAW_ROWS, rows], DType::U32, Category::Input)?;

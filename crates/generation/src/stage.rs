@@ -1,6 +1,8 @@
 //! One of this rank's stages, with its key-value caches.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use nn::Model;
 use parallel::data::WeightUnits;
@@ -22,12 +24,19 @@ pub(crate) struct OwnStage {
 }
 
 impl OwnStage {
-    pub(crate) fn new(engine: &Engine, number: usize, options: GeneratorOptions) -> Result<Self> {
+    /// Builds the stage `number`; `read` are the parameters that are read before they are used.
+    pub(crate) fn new(
+        engine: &Engine,
+        number: usize,
+        options: GeneratorOptions,
+        read: &Arc<BTreeSet<String>>,
+    ) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
         let config = &setup.config;
         let stage = &setup.blueprint.stages[number];
         let host = build::host_pool(device, config)?;
-        let (model, units) = build::sharded_model(config, (device, host.as_ref()), *grid, stage)?;
+        let devices = (device, host.as_ref());
+        let (model, units) = build::sharded_model(config, devices, *grid, stage, read)?;
         let layers = config.model.cache().map_or(0..0, |_| stage.layers.clone());
         let lanes = config.parallel.layer_shards();
         let layers = layers.flat_map(|layer| (0..lanes.here).map(move |_| layer));

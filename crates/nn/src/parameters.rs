@@ -3,7 +3,7 @@
 mod codes;
 mod shards;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::slice;
 use std::sync::Arc;
@@ -94,6 +94,8 @@ pub struct Parameters {
     tuning: Arc<Tuning>,
     /// Whether parameters are created without values.
     released: bool,
+    /// Names of parameters whose initial values are not drawn.
+    undrawn: Arc<BTreeSet<String>>,
     shards: Shards,
     placements: PlacementTable,
     /// Local shard that new parameters belong to; `None` for parameters of all shards.
@@ -128,6 +130,7 @@ impl Parameters {
             embedding_noise: 0.0,
             tuning: Arc::default(),
             released: false,
+            undrawn: Arc::default(),
             shards: Shards::ONE,
             placements: PlacementTable::new(),
             shard: None,
@@ -181,6 +184,13 @@ impl Parameters {
     #[must_use]
     pub fn released(self) -> Self {
         Parameters { released: true, ..self }
+    }
+
+    /// Returns the same list, in which parameters of these names get zeros instead of initial values, which
+    /// are replaced before anything depends on them. The initial values of others do not change.
+    #[must_use]
+    pub fn without_drawing(self, undrawn: Arc<BTreeSet<String>>) -> Self {
+        Parameters { undrawn, ..self }
     }
 
     /// Starts a new unit: later parameters are gathered together if weights are sharded. A layer that is
@@ -364,9 +374,10 @@ impl Parameters {
     /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter, starting at
     /// element `first`. Values for f32 master weights are not rounded to the parameter's dtype. A record of
     /// codes is filled with zeros: its values are drawn when weights are loaded ([`CodedValues::draw`]).
+    /// Parameters of [`Parameters::without_drawing`] are filled with zeros too.
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, sharding, shard, codes, .. } = &self.list[parameter.0];
-        if codes.is_some() {
+        if codes.is_some() || self.undrawn.contains(name) {
             return Ok(target.zero()?);
         }
         let range = first..first + target.elements();

@@ -1,6 +1,9 @@
 //! Layers in configurations that no model uses: gradients by finite differences, and residual streams with
 //! any norm.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use autograd::{Gradients, Mode, Tape, Var, Weight, ops};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::layers::{
@@ -212,4 +215,21 @@ fn blocks_may_change_the_shape_of_the_stream() {
     };
     let whole = run(&stack);
     assert_eq!(run(&stack.recomputing(Recompute::EACH)), whole);
+}
+
+#[test]
+fn values_that_are_replaced_are_not_drawn_and_others_do_not_change() {
+    let values = |undrawn: &[&str]| {
+        let names: BTreeSet<String> = undrawn.iter().map(ToString::to_string).collect();
+        let mut parameters = parameters().without_drawing(Arc::new(names));
+        for name in ["first", "second", "third"] {
+            parameters.create(name, [WIDTH, WIDTH], Init::uniform_fan_in(WIDTH)).unwrap();
+        }
+        let values = |parameter: &nn::Parameter| parameter.weight.tensor().unwrap().to_vec::<f32>().unwrap();
+        parameters.list().iter().map(values).collect::<Vec<_>>()
+    };
+    let [drawn, partly] = [values(&[]), values(&["second", "other"])];
+    assert_eq!([&partly[0], &partly[2]], [&drawn[0], &drawn[2]]);
+    assert!(partly[1].iter().all(|value| *value == 0.0));
+    assert!(drawn[1].iter().any(|value| *value != 0.0));
 }

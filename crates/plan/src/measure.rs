@@ -1,5 +1,7 @@
 //! FLOPs, bytes and memory of single layers, counted by running them on Meta.
 
+use std::sync::Arc;
+
 use autograd::{Mode, Source, Tape, Var};
 use collective::DividedGroup;
 use device::{CallLog, Category, Description, Device, Kind, Request};
@@ -73,7 +75,8 @@ fn layer_alone(
     let start = held(device);
     let grid = config.parallel.grid().seen_from(0)?;
     let host = build::host_pool(device, config)?;
-    let mut parts = stages::build((device, host.as_ref()), config, grid, std::slice::from_ref(stage), None)?;
+    let own = (std::slice::from_ref(stage), &Arc::default());
+    let mut parts = stages::build((device, host.as_ref()), config, grid, own, None)?;
     // Buffers for offloaded state are shared by all layers.
     let optimizer = match config.optim.offload {
         true => None,

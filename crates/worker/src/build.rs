@@ -1,5 +1,6 @@
 //! Builds model, optimizer options and schedules from the configuration.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use autograd::precision::Autocast;
@@ -40,17 +41,20 @@ pub fn model(config: &RunConfig, device: &Device, grid: RankGrid, stage: &Stage)
 }
 
 /// Builds the layers of `stage` on `device` with the weights that a rank of `grid` holds between uses: its
-/// shards if weights are sharded, in the pool `host` if they are offloaded.
+/// shards if weights are sharded, in the pool `host` if they are offloaded. No initial values are drawn for
+/// the parameters `read`, which are read before they are used.
 pub fn sharded_model(
     config: &RunConfig,
     (device, host): (&Device, Option<&Device>),
     grid: RankGrid,
     stage: &Stage,
+    read: &Arc<BTreeSet<String>>,
 ) -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
+    let parameters = empty_parameters(config, device, grid).without_drawing(Arc::clone(read));
     if !config.gathers_weights() {
-        return Ok((model(config, device, grid, stage)?, None));
+        return Ok((build_in(parameters, config, stage)?, None));
     }
-    let model = build_in(empty_parameters(config, device, grid).released(), config, stage)?;
+    let model = build_in(parameters.released(), config, stage)?;
     let parameters = model.parameters();
     let index = grid.coordinate_over(config.parallel.replica_axes()) % config.weight_owners();
     let options = UnitOptions { rank: index, prefetch: config.parallel.prefetch };

@@ -7,6 +7,7 @@ pub mod placement;
 pub mod preallocation;
 pub(crate) mod start;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use checkpoint::ResumePoint;
@@ -24,7 +25,7 @@ use crate::observers::hooks::{ModelHook, StepHook};
 use crate::observers::tensor_hashes::TensorHook;
 use crate::setup::blueprint::Blueprint;
 use crate::setup::placement::Placement;
-use crate::setup::start::{Start, Weights};
+use crate::setup::start::{Layered, Start, Weights};
 use parallel::pipeline::PlanWork;
 use planned::{Calendar, Expected, Preallocation, UNPLANNED_EVENTS};
 
@@ -209,6 +210,23 @@ impl Setup {
         match &self.start {
             Start::Resumed(point) => Some(point),
             Start::Drawn | Start::Weights(_) => None,
+        }
+    }
+
+    /// The names of the parameters that `weights` has.
+    pub fn names_in(&self, weights: &dyn Weights) -> Arc<BTreeSet<String>> {
+        let names = self.blueprint.parameters.iter().map(|entry| &entry.name);
+        Arc::new(names.filter(|name| weights.has(name)).cloned().collect())
+    }
+
+    /// The names of the parameters that a worker reads before its first step.
+    pub(crate) fn read_at_start(&self) -> Arc<BTreeSet<String>> {
+        match &self.start {
+            Start::Drawn => Arc::default(),
+            Start::Weights(weights) => self.names_in(&**weights),
+            Start::Resumed(point) => {
+                self.names_in(&Layered::new(Arc::new(point.checkpoint.clone()), self.base.clone()))
+            }
         }
     }
 

@@ -2,6 +2,9 @@
 
 pub mod optimizer;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use collective::{Axis, RankGrid};
 use device::Device;
 use nn::{Model, Stage};
@@ -20,18 +23,19 @@ use config::{Overlap, RunConfig};
 const LATE: f64 = 0.6;
 
 /// Builds the models of `stages` and then their gradient buckets, for a rank of `grid`. The second device is
-/// the host pool for offloaded data.
+/// the host pool for offloaded data. No initial values are drawn for the parameters `read`, which are read
+/// before they are used.
 pub fn build(
     (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
     grid: RankGrid,
-    stages: &[Stage],
+    (stages, read): (&[Stage], &Arc<BTreeSet<String>>),
     hook: Option<&ModelHook>,
 ) -> Result<Vec<StagePart>> {
     let parallel = &config.parallel;
     let train = &config.train;
     let model = |stage: &Stage| -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
-        let (model, weights) = build::sharded_model(config, (device, host), grid, stage)?;
+        let (model, weights) = build::sharded_model(config, (device, host), grid, stage, read)?;
         model.parameters().statistics().keep(train.micro_batches())?;
         let (ranks, own) = load_rank(&grid);
         model.parameters().expert_loads().keep(device, ranks, own)?;

@@ -254,7 +254,13 @@ impl Stages {
         let blueprint = &setup.blueprint;
         let own = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
         let own: Vec<_> = own.map(|stage| blueprint.stages[stage].clone()).collect();
-        let mut parts = stages::build((device, host), config, *grid, &own, setup.hook.as_ref())?;
+        let mut parts = stages::build(
+            (device, host),
+            config,
+            *grid,
+            (&own, &setup.read_at_start()),
+            setup.hook.as_ref(),
+        )?;
         let peer_access = connections::share(groups, device, &parts, config)?;
         let from = stages::reduce_from(config, peer_access);
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(from));
