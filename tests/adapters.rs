@@ -13,6 +13,7 @@ use crate::common::{golden, root};
 use inference::{EvaluateOptions, ExportOptions, SampleOptions};
 use run::{RunOptions, Startup, TrainReport};
 use safetensors::SafeTensors;
+use telemetry::Statistic;
 use worker::DeviceChoice;
 
 /// Recorded models: one with transposed linear layers, and one with packed layers and grouped heads.
@@ -197,6 +198,35 @@ fn bases_in_codes_are_merged_as_they_computed() {
         let trained = loss(name, &at("run"), true);
         let merged = export(&at("run"), at("merged"), true);
         assert_near(loss(name, &merged, false), trained, "merged");
+    }
+}
+
+/// Frozen matrices that stay in the type of their folder have the same losses and merged weights, in fewer
+/// bytes: computing in f32 and under autocast, in lanes and gathered.
+#[test]
+fn bases_in_the_type_of_their_folder_change_no_bit() {
+    let table: [(&str, &[&str]); 4] = [
+        ("families/granite", &[]),
+        ("families/mixtral", &["parallel.tensor_lanes=2"]),
+        ("families/deepseek", &["precision.compute=bf16", "precision.weights=f32"]),
+        ("families/olmo2", &["parallel.data=2", "parallel.zero_stage=3"]),
+    ];
+    for (name, sets) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let run = |base: &str| {
+            let run_dir = directory.path().join(base);
+            let own = format!("lora.base={base}");
+            let report = train(name, &run_dir, &[&LORA[..], &["train.steps=3", &own], sets].concat());
+            assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{name} {base}");
+            let losses: Vec<_> = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
+            let merged = export(&run_dir, directory.path().join(format!("{base} merged")), true);
+            let bytes = report.ranks[0].get(Statistic::AllocatedBytes);
+            (losses, weights(&merged), bytes)
+        };
+        let [wide, own] = ["compute", "bf16"].map(run);
+        assert_eq!(own.0, wide.0, "{name}");
+        assert!(own.1 == wide.1, "{name}: merged");
+        assert!(own.2 < wide.2, "{name}: {} of {} bytes", own.2, wide.2);
     }
 }
 

@@ -178,6 +178,37 @@ const ADAPTED: &[Row] = &[
     (GPT, &["lora.rank=8", "lora.base=fp8", "lora.targets=['c_attn']"], ONCE),
 ];
 
+/// Frozen matrices in a half type beside weights in f32: computing in f32 and under autocast.
+const HALF_BASES: &[Row] = &[
+    (
+        LLAMA,
+        &["lora.rank=2", "lora.base=bf16"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.data=2", ZERO_3, BLOCK],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        &["model.experts=4", "lora.rank=2", "lora.base=f16", "lora.train_also=['lm_head']"],
+        &[&["parallel.data=1"], &["parallel.data=2", ZERO_3], &["parallel.pipeline=2", BLOCK]],
+    ),
+    (
+        GPT,
+        &[
+            "lora.rank=3",
+            "lora.base=bf16",
+            "precision.compute=bf16",
+            "precision.weights=f32",
+            "parallel.tensor_lanes=2",
+        ],
+        &[&["parallel.tensor=1"], &["parallel.tensor=2"], &["parallel.tensor=2", "parallel.data=2", ZERO_3]],
+    ),
+];
+
 /// Quantized bases: in whole layers, in lanes, gathered, on stages, and for experts.
 const IN_CODES: &[Row] = &[
     (
@@ -216,6 +247,11 @@ fn frozen_parameters_keep_the_bits() {
 #[test]
 fn adapters_keep_the_bits() {
     check(ADAPTED);
+}
+
+#[test]
+fn bases_in_a_half_type_keep_the_bits() {
+    check(HALF_BASES);
 }
 
 #[test]

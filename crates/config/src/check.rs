@@ -84,7 +84,10 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let LoraSection { rank, alpha, dropout, targets, base, .. } = &config.lora;
     let LoraSection { scaling, rank_pattern, alpha_pattern, b_learning_rate, train_also, .. } = &config.lora;
-    if *rank > 0 || raw.is_set(LoraSection::rank) {
+    if *rank > 0 {
+        return check_base(raw, config);
+    }
+    if raw.is_set(LoraSection::rank) {
         return Ok(());
     }
     let set = [
@@ -101,6 +104,21 @@ fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Some((key, _)) = set.into_iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
     let reason = format!("{key} is for adapters, and there are none without lora.rank: set lora.rank");
     Err(raw.conflict(&[key], reason))
+}
+
+/// Checks that frozen matrices in a type of their own can be cast to that of computing.
+fn check_base(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    let compute = config.precision.compute;
+    match config.lora.base.dtype() {
+        Some(dtype) if compute != DType::F32 && compute != dtype => {
+            let reason = format!(
+                "lora.base = \"{dtype}\" and precision.compute = \"{compute}\" are different half types: use \
+                 lora.base = \"compute\""
+            );
+            Err(raw.conflict(&[LoraSection::base, Precision::compute], reason))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks that no setting contradicts `memory.empty_cache_every`.

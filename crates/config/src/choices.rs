@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use device::DType;
 use keys::{Reading, Takes, Value};
 use nn::Alphabet;
 use serde::{Serialize, Serializer};
@@ -44,6 +45,10 @@ system::names! {
     pub enum LoraBase {
         /// The compute type, `precision.compute`.
         Compute = "compute",
+        /// bf16.
+        Bf16 = "bf16",
+        /// f16.
+        F16 = "f16",
         /// 4-bit NormalFloat: quantiles of a normal distribution.
         Nf4 = "nf4",
         /// 4-bit integers.
@@ -54,11 +59,21 @@ system::names! {
 }
 
 impl LoraBase {
-    /// Returns the quantization codes; `None` for the compute type.
+    /// Returns the half type of the matrices; `None` for the compute type and for codes.
+    #[must_use]
+    pub fn dtype(self) -> Option<DType> {
+        match self {
+            LoraBase::Bf16 => Some(DType::Bf16),
+            LoraBase::F16 => Some(DType::F16),
+            LoraBase::Compute | LoraBase::Nf4 | LoraBase::Int4 | LoraBase::Fp8 => None,
+        }
+    }
+
+    /// Returns the quantization codes; `None` for values.
     #[must_use]
     pub fn alphabet(self) -> Option<Alphabet> {
         match self {
-            LoraBase::Compute => None,
+            LoraBase::Compute | LoraBase::Bf16 | LoraBase::F16 => None,
             LoraBase::Nf4 => Some(Alphabet::Nf4),
             LoraBase::Int4 => Some(Alphabet::Int4),
             LoraBase::Fp8 => Some(Alphabet::E4m3),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use device::DType;
 use tensor::ops::block_codes::Alphabet;
 
 use crate::error::NnError;
@@ -46,8 +47,10 @@ pub struct Lora {
     allows_unmatched: bool,
     /// Modules whose own weights are trained; they get no adapter.
     pub(crate) saved: SavedModules,
-    /// Code in which the model's frozen matrices are stored; `None` if they are in the compute type.
+    /// Code in which the model's frozen matrices are stored; `None` if they are values.
     pub base: Option<Alphabet>,
+    /// Type of the model's frozen matrices; `None` if it is the type of other weights.
+    pub(crate) base_type: Option<DType>,
     /// Modules of each weight, by the weight's name.
     modules: BTreeMap<String, Vec<Module>>,
 }
@@ -114,6 +117,12 @@ impl Lora {
     #[must_use]
     pub fn beside(self, base: Option<Alphabet>) -> Self {
         Lora { base, ..self }
+    }
+
+    /// Stores the model's frozen matrices as values of `dtype`; with `None`, in the type of other weights.
+    #[must_use]
+    pub fn beside_values(self, dtype: Option<DType>) -> Self {
+        Lora { base_type: dtype, ..self }
     }
 
     /// Returns whether the parameter `name` is a matrix of an adapter.

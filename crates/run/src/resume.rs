@@ -188,7 +188,10 @@ pub(crate) fn weights_from(
     // A checkpoint without the model's folder has its frozen weights as the run had them.
     let of_base = |change: &Change| change.key == LoraSection::base;
     let change = config.changes_since(checkpoint.configuration()).into_iter().find(of_base);
-    let is_coded = |text: &&String| !text.contains(LoraBase::Compute.name());
+    let is_coded = |text: &&String| {
+        let is_named = |base: &LoraBase| base.alphabet().is_some() && text.contains(base.name());
+        LoraBase::ALL.iter().any(is_named)
+    };
     let coded = change.as_ref().and_then(|change| change.from.as_ref()).filter(is_coded);
     if let (Some(there), None) = (coded, checkpoint.base()) {
         let path = checkpoint.path().display();

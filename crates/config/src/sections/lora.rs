@@ -42,9 +42,10 @@ section! {
         /// Modules trained in full, without adapters: names as in `targets`, or of enclosing modules, such as
         /// "embed_tokens" or "lm_head". PEFT's `modules_to_save`.
         train_also: Vec<String> = Row::text_or_texts().default("[]");
-        /// The storage of the frozen matrices of linear layers, except the head: `precision.compute`, or
-        /// quantized codes that each use decodes. The codes are bitsandbytes' NF4 with double quantisation,
-        /// 4-bit integers, or E4M3, with an 8-bit scale for each block of 64 elements.
+        /// The storage of the frozen matrices of linear layers, except the head. "compute" is the type of
+        /// other weights. "bf16" and "f16" keep the values of a folder of that type, in half the bytes of
+        /// f32. The others are codes that each use decodes, with an 8-bit scale for each block of 64 elements:
+        /// bitsandbytes' NF4 with double quantisation, 4-bit integers, or E4M3.
         base: LoraBase = choice!(LoraBase, LoraBase::ALL).default("\"compute\"").decides_times();
     }
 }
@@ -66,7 +67,7 @@ impl LoraSection {
         let refused = |key| move |reason| (key, reason);
         let tensors = model.map_or(&[][..], |model| &model.tensors);
         let lora = Lora::new(rank, alpha, dropout, targets, tensors).with_scaling(self.scaling);
-        let lora = lora.of_folder(self.from.is_some()).beside(base.alphabet());
+        let lora = lora.of_folder(self.from.is_some()).beside(base.alphabet()).beside_values(base.dtype());
         let lora = lora.with_rank_pattern(&self.rank_pattern).map_err(refused(Self::rank_pattern))?;
         let lora = lora.with_alpha_pattern(&self.alpha_pattern).map_err(refused(Self::alpha_pattern))?;
         lora.with_trained(&self.train_also, model).map_err(refused(Self::train_also)).map(Some)

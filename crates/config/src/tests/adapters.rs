@@ -53,11 +53,18 @@ fn keys_of_adapters_need_a_rank() {
 }
 
 #[test]
-fn a_base_in_codes_is_one_of_three() {
+fn a_base_is_in_codes_or_in_a_type() {
     let text = format!("{LEAST}[lora]\nrank = 2\n");
     assert_eq!(parse(&text, &[]).unwrap().lora.base.alphabet(), None);
     for base in LoraBase::ALL {
         let config = parse(&text, &[&format!("lora.base={}", base.name())]).unwrap();
         assert_eq!(config.tuning.lora().unwrap().base, base.alphabet());
+        assert!(base.alphabet().is_none() || base.dtype().is_none());
     }
+    let refused = refusal(&text, &["lora.base=f16", "precision.compute=bf16"]);
+    assert!(
+        refused.contains("lora.base = \"f16\" and precision.compute = \"bf16\" are different"),
+        "{refused}"
+    );
+    parse(&text, &["lora.base=f16", "precision.compute=f16"]).unwrap();
 }

@@ -39,14 +39,16 @@ impl Parameter {
 }
 
 impl Parameters {
-    /// Creates this rank's part of an inner linear layer's weight, and its first use. It is stored as codes
-    /// if adapters are trained on a quantised model.
+    /// Creates this rank's part of an inner linear layer's weight, and its first use. It is stored as codes or
+    /// in a half type if adapters are trained on such a model.
     ///
     /// # Errors
     /// Errors of [`Parameters::create`], or the sizes cannot be divided into blocks.
     pub(crate) fn create_matrix(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
         let Some(blocks) = self.codes_of(name, &sharding)? else {
-            return self.create_sharded(name, sharding, init);
+            let dtype = self.frozen_type().filter(|_| !self.tuning.trains(name)).unwrap_or(self.dtype);
+            let id = self.register_as((name, None), (sharding, dtype), init)?;
+            return Ok(self.use_of(id));
         };
         let bytes = blocks.bytes();
         let parts = sharding.parts();
@@ -54,6 +56,12 @@ impl Parameters {
         let codes = MatrixCodes { blocks: Rc::new(blocks), sharding };
         let id = self.register_as((name, Some(codes)), (record, DType::U8), init)?;
         Ok(self.use_of(id))
+    }
+
+    /// The type of the values of frozen matrices, if it is not that of other weights.
+    #[must_use]
+    pub fn frozen_type(&self) -> Option<DType> {
+        self.tuning.lora()?.base_type.filter(|dtype| *dtype != self.dtype)
     }
 
     fn codes_of(&self, name: &str, sharding: &Sharding) -> Result<Option<BlockCodes>> {

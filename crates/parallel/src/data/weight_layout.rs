@@ -30,23 +30,31 @@ pub(super) enum ValueKind {
     Fp8,
     /// Records of codes, the only form of some frozen weights.
     Records,
+    /// Frozen weights in a type of their own.
+    Frozen,
 }
 
 impl ValueKind {
     /// All kinds.
-    pub(super) const ALL: [ValueKind; 3] = [ValueKind::Weights, ValueKind::Fp8, ValueKind::Records];
+    pub(super) const ALL: [ValueKind; 4] =
+        [ValueKind::Weights, ValueKind::Fp8, ValueKind::Records, ValueKind::Frozen];
 
     fn for_parameter(parameters: &Parameters, number: usize) -> Self {
         match &parameters.list()[number].codes {
             Some(_) => ValueKind::Records,
+            None if parameters.list()[number].weight.dtype() != parameters.dtype() => ValueKind::Frozen,
             None if parameters.is_only_in_fp8(ParameterId(number)) => ValueKind::Fp8,
             None => ValueKind::Weights,
         }
     }
 
-    /// Dtype in which ranks hold their shards; `dtype` for weights.
-    pub(super) fn held_as(self, dtype: DType) -> DType {
-        if self == ValueKind::Records { DType::U8 } else { dtype }
+    /// Returns the dtype in which ranks hold their shards.
+    pub(super) fn held_as(self, parameters: &Parameters) -> DType {
+        match self {
+            ValueKind::Weights | ValueKind::Fp8 => parameters.dtype(),
+            ValueKind::Records => DType::U8,
+            ValueKind::Frozen => parameters.frozen_type().unwrap_or(parameters.dtype()),
+        }
     }
 
     /// Returns whether `ranks` ranks gather values of this kind into a buffer. A single rank already holds
@@ -55,9 +63,9 @@ impl ValueKind {
         self != ValueKind::Fp8 || ranks > 1
     }
 
-    /// Dtype of the gathered values; `dtype` for weights.
-    pub(super) fn gathered_as(self, dtype: DType) -> DType {
-        if self == ValueKind::Fp8 { fp8_parts::CODES } else { self.held_as(dtype) }
+    /// Returns the dtype of the gathered values.
+    pub(super) fn gathered_as(self, parameters: &Parameters) -> DType {
+        if self == ValueKind::Fp8 { fp8_parts::CODES } else { self.held_as(parameters) }
     }
 }
 

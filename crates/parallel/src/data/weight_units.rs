@@ -83,12 +83,11 @@ impl WeightUnits {
         layout: WeightLayout,
         options: UnitOptions,
     ) -> Result<Self> {
-        let dtype = parameters.dtype();
         let part = |flat: &FlatWeights| {
             let request = Request::new(Category::Parameter, "weight_shard");
             let on = host.unwrap_or(device);
             let elements = flat.elements / layout.ranks();
-            Tensor::zeros(on, [elements], flat.kind.held_as(dtype), request)
+            Tensor::zeros(on, [elements], flat.kind.held_as(parameters), request)
         };
         let shards = layout.units.iter().map(|arrays| arrays.iter().map(part).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
@@ -197,7 +196,7 @@ impl Units {
                     ValueKind::Fp8 => {
                         self.codes.fill(*parameter, values, self.buffers.turned(*parameter)?)?;
                     }
-                    ValueKind::Weights | ValueKind::Records => handle.fill(values)?,
+                    ValueKind::Weights | ValueKind::Records | ValueKind::Frozen => handle.fill(values)?,
                 }
             }
         }
@@ -219,7 +218,7 @@ impl Units {
             || ParallelError::Grid("weights were used before their ranks were connected".to_owned());
         let part = match kind {
             ValueKind::Fp8 => self.codes.shard(unit, array)?,
-            ValueKind::Weights | ValueKind::Records => &self.shards[unit][array],
+            ValueKind::Weights | ValueKind::Records | ValueKind::Frozen => &self.shards[unit][array],
         };
         let mut own = part.clone();
         if self.host.is_some() && kind != ValueKind::Fp8 {

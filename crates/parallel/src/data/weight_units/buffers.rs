@@ -46,7 +46,7 @@ impl UnitBuffers {
         prefetch: usize,
     ) -> Result<Self> {
         let kinds: [DType; KINDS] = std::array::from_fn(|kind| match ValueKind::ALL.get(kind) {
-            Some(kind) => kind.gathered_as(parameters.dtype()),
+            Some(kind) => kind.gathered_as(parameters),
             None => fp8_parts::CODES,
         });
         let (sizes, arrays) = sizes(parameters, layout);
