@@ -85,6 +85,40 @@ fn words_of_names_are_counted() {
     assert_eq!(counts(&files), Counts { words: 3, openings: 2 });
 }
 
+/// Phrases after which a reader has to look back for what is meant.
+const PHRASES: [&str; 5] = ["those of", "by which", "of which", "the one that", "the ones that"];
+
+/// Uses of habits that are left in Rust sources: [`PHRASES`], functions and closures named `of`, and tuples
+/// that bind unrelated values. A change may only lower the numbers.
+const HABITS_LEFT: [usize; 3] = [195, 7, 92];
+
+fn habits(text: &str) -> [usize; 3] {
+    let lower = text.to_ascii_lowercase();
+    let phrases = PHRASES.iter().map(|phrase| lower.matches(phrase).count()).sum();
+    let names = ["fn of(", "fn of<", "let of ="].iter().map(|name| text.matches(name).count()).sum();
+    let tuples = text.lines().map(str::trim_start);
+    let tuples = tuples.filter(|line| line.starts_with("let (") && line.contains(") = (")).count();
+    [phrases, names, tuples]
+}
+
+#[test]
+fn habits_only_get_fewer() {
+    let mut sums = [0; 3];
+    for File { text, .. } in
+        house::files().iter().filter(|file| file.path.ends_with(".rs") && file.path != OWN)
+    {
+        sums.iter_mut().zip(habits(text)).for_each(|(sum, count)| *sum += count);
+    }
+    let fewer = sums.iter().zip(HABITS_LEFT).all(|(sum, left)| *sum <= left);
+    assert!(
+        fewer,
+        "{sums:?}, of {HABITS_LEFT:?} phrases, names and tuples; see the style in CONTRIBUTING.md"
+    );
+    let text =
+        "/// Those of it, by which it is.\nfn of(x: u8) {}\n    let (a, b) = (x, y);\nlet (a, b) = f();\n";
+    assert_eq!(habits(text), [2, 1, 1]);
+}
+
 /// Returns doc lines that list errors within a paragraph instead of under `# Errors`.
 fn inline_errors(File { path, text }: &File) -> Vec<String> {
     let lines = text.lines().enumerate().filter(|_| path.ends_with(".rs"));

@@ -136,7 +136,7 @@ impl Tape {
     }
 }
 
-/// When to run the weight halves of rules.
+/// Order of the weight halves of rules.
 enum Weights<'a> {
     /// Each directly after its input half.
     Now(&'a mut dyn GradientSink, GradientSums),

@@ -3,10 +3,11 @@
 use data::{OrderKind, Tokenizer};
 use device::DType;
 use keys::{Error, RawValues};
-use nn::{Conditions, Examples, LoraScaling};
+use nn::{Conditions, Examples};
 use parallel::pipeline;
 use system::numbers::grouped;
 
+use crate::check_adapters::check_adapters;
 use crate::check_context::check_context_lanes;
 use crate::check_experts::check_experts;
 use crate::check_images::check_images;
@@ -16,13 +17,11 @@ use crate::check_schedule::check_schedule;
 use crate::check_tensor::check_tensor_lanes;
 use crate::check_validation::check_validation;
 use crate::choices::{
-    DataKind, LoraBase, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
+    DataKind, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
 };
 use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
-use crate::sections::{
-    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
-};
+use crate::sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train};
 
 /// Maximum number of micro-batches per step.
 const MOST_MICRO_BATCHES: usize = 1 << 20;
@@ -78,47 +77,6 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let settings = memory::Settings::parse(&config.memory.allocator)
         .map_err(|error| raw.conflict(&[Memory::allocator], format!("{}: {error}", Memory::allocator)))?;
     check_emptied_cache(raw, config, &settings)
-}
-
-/// Refuses adapter settings without a rank. Setting the rank to 0 turns adapters off and is accepted.
-fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let LoraSection { rank, alpha, dropout, targets, base, .. } = &config.lora;
-    let LoraSection { scaling, rank_pattern, alpha_pattern, b_learning_rate, train_also, .. } = &config.lora;
-    if *rank > 0 {
-        return check_base(raw, config);
-    }
-    if raw.is_set(LoraSection::rank) {
-        return Ok(());
-    }
-    let set = [
-        (LoraSection::alpha, *alpha != 0.0),
-        (LoraSection::dropout, *dropout != 0.0),
-        (LoraSection::targets, targets != &["all-linear"]),
-        (LoraSection::base, *base != LoraBase::Compute),
-        (LoraSection::scaling, *scaling != LoraScaling::Rank),
-        (LoraSection::rank_pattern, !rank_pattern.is_empty()),
-        (LoraSection::alpha_pattern, !alpha_pattern.is_empty()),
-        (LoraSection::train_also, !train_also.is_empty()),
-        (LoraSection::b_learning_rate, *b_learning_rate != 1.0),
-    ];
-    let Some((key, _)) = set.into_iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
-    let reason = format!("{key} is for adapters, and there are none without lora.rank: set lora.rank");
-    Err(raw.conflict(&[key], reason))
-}
-
-/// Checks that frozen matrices in a type of their own can be cast to that of computing.
-fn check_base(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let compute = config.precision.compute;
-    match config.lora.base.dtype() {
-        Some(dtype) if compute != DType::F32 && compute != dtype => {
-            let reason = format!(
-                "lora.base = \"{dtype}\" and precision.compute = \"{compute}\" are different half types: use \
-                 lora.base = \"compute\""
-            );
-            Err(raw.conflict(&[LoraSection::base, Precision::compute], reason))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Checks that no setting contradicts `memory.empty_cache_every`.

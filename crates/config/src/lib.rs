@@ -33,6 +33,7 @@
 //! ```
 
 mod check;
+mod check_adapters;
 mod check_context;
 mod check_experts;
 mod check_images;

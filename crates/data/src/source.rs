@@ -34,7 +34,8 @@ pub(crate) fn read_targets<S: Source + ?Sized>(source: &S, id: MicroBatchId) -> 
     Ok(batch.targets.tokens()?.iter().filter(|target| **target != IGNORED).count() as u64)
 }
 
-/// Returns the shapes of micro-batch `id`, for a source of `shape` whose training sequences have these lengths.
+/// Returns the shapes of micro-batch `id`, for a source of `shape` whose training sequences have these
+/// lengths.
 /// `is_pairs`: whether two sequences form one sample.
 pub(crate) fn shape_in_step(
     shape: BatchShape,

@@ -31,7 +31,7 @@ pub struct Adapter {
     pub scale: f32,
     /// Dropout of the input, with the same mask for all parts.
     pub dropout: Option<Dropout>,
-    /// Which results of the layer are partial sums over shards.
+    /// The results of the layer that are partial sums over shards.
     pub sums: PartialSums,
 }
 

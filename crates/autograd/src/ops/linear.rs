@@ -11,7 +11,7 @@ use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// Which results of a linear layer are partial sums over shards, and therefore f32.
+/// The results of a linear layer that are partial sums over shards, and therefore f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartialSums {
     /// Whether the output is a partial sum; the layer then has no bias and no activation.

@@ -44,8 +44,8 @@ section! {
         train_also: Vec<String> = Row::text_or_texts().default("[]");
         /// The storage of the frozen matrices of linear layers, except the head. "compute" is the type of
         /// other weights. "bf16" and "f16" keep the values of a folder of that type, in half the bytes of
-        /// f32. The others are codes that each use decodes, with an 8-bit scale for each block of 64 elements:
-        /// bitsandbytes' NF4 with double quantisation, 4-bit integers, or E4M3.
+        /// f32. The others are codes that each use decodes, with an 8-bit scale for each block of 64
+        /// elements: bitsandbytes' NF4 with double quantisation, 4-bit integers, or E4M3.
         base: LoraBase = choice!(LoraBase, LoraBase::ALL).default("\"compute\"").decides_times();
     }
 }

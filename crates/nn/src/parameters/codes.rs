@@ -39,8 +39,8 @@ impl Parameter {
 }
 
 impl Parameters {
-    /// Creates this rank's part of an inner linear layer's weight, and its first use. It is stored as codes or
-    /// in a half type if adapters are trained on such a model.
+    /// Creates this rank's part of an inner linear layer's weight, and its first use. It is stored as codes
+    /// or in a half type if adapters are trained on such a model.
     ///
     /// # Errors
     /// Errors of [`Parameters::create`], or the sizes cannot be divided into blocks.

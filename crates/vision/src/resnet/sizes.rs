@@ -11,7 +11,7 @@ section! {
     pub struct ResNetSizes = "model" {
         /// Number of layers with weights: 18, 34, 50, 101 or 152.
         depth: usize = Row::count(1, MOST_EXTENT).default("50");
-        /// Factor by which the numbers of channels, 64 to 512 in the blocks, are multiplied. The products are
+        /// Multiplier of the numbers of channels, which are 64 to 512 in the blocks. The products are
         /// rounded down.
         width: f64 = Row::number(Interval::Positive).default("1.0");
         /// Number of classes of images.

@@ -21,7 +21,7 @@ pub struct CrossEntropyRule {
     pub(super) gradient: Gradient,
 }
 
-/// When the gradients of the scores are computed.
+/// The pass that computes the gradients of the scores.
 #[derive(Debug)]
 pub(super) enum Gradient {
     /// In forward, together with the loss of whole scores.

@@ -87,7 +87,7 @@ section! {
         /// Number of values between the two layers of the shared experts, which every token uses in addition.
         /// With 0 there are none.
         shared_expert_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Which layers have experts: a list of 1 (experts) and 0 (none) that is repeated over the layers. An
+        /// The layers with experts: a list of 1 (experts) and 0 (none) that is repeated over the layers. An
         /// empty list means that all layers have experts.
         expert_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
         /// Function that computes the scores of experts: "softmax" over all experts, as in Mixtral and Qwen3,
@@ -96,7 +96,7 @@ section! {
         router_scores: ScoreFunction = choice!(ScoreFunction, ScoreFunction::ALL).default("\"softmax\"");
         /// Whether the weights of a token's experts are divided by their sum.
         router_normalised: bool = Row::flag().default("true");
-        /// Factor by which the weights of a token's experts are multiplied.
+        /// Multiplier of the weights of a token's experts.
         router_scale: f64 = Row::number(Interval::Positive).default("1.0");
         /// Whether the router has a bias, as in gpt-oss.
         router_bias: bool = Row::flag().default("false");
@@ -163,7 +163,7 @@ section! {
         attention_sinks: bool = Row::flag().default("false");
         /// Factor of token embeddings; √`width` in Gemma.
         embedding_scale: f64 = Row::number(Interval::Positive).default("1.0");
-        /// Factor by which each branch is multiplied before it is added to the residual stream, as in
+        /// Multiplier of each branch before it is added to the residual stream, as in
         /// Granite.
         residual_scale: f64 = Row::number(Interval::Positive).default("1.0");
         /// Factor of the scores of tokens, applied before their cap; the reciprocal of Granite's
@@ -188,7 +188,7 @@ section! {
         /// With `latent_width`: whether neighbouring columns rotate together, as in DeepSeek-V3. If not, each
         /// column of the first half rotates with one of the second half.
         rope_interleaved: bool = Row::flag().default("false");
-        /// Which layers rotate queries and keys, as in SmolLM3: a list of 1 (rotate) and 0 (do not) that is
+        /// The layers that rotate queries and keys, as in SmolLM3: a list of 1 (rotate) and 0 (do not) that is
         /// repeated over the layers. With an empty list all layers rotate them.
         rope_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
         /// Base of the rotary frequencies in layers with a window.
@@ -198,7 +198,7 @@ section! {
         window_rope_scaled: bool = Row::flag().default("true");
         /// Scaling of the rotary frequencies for long contexts.
         rope_scaling: RopeScaling = choice!(RopeScaling, RopeScaling::ALL).default("\"none\"");
-        /// Divisor of scaled frequencies. With "longrope" it is the factor by which the context grew, and
+        /// Divisor of scaled frequencies. With "longrope" it is the growth factor of the context, and
         /// only sets the default of `rope_attention_factor`.
         rope_factor: f64 = Row::number(Interval::Positive).default("8.0");
         /// With "llama3": frequencies of at most this many turns in the original context are divided. With
