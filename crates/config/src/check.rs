@@ -21,7 +21,9 @@ use crate::choices::{
 };
 use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
-use crate::sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train};
+use crate::sections::{
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
+};
 
 /// Maximum number of micro-batches per step.
 const MOST_MICRO_BATCHES: usize = 1 << 20;
