@@ -188,7 +188,7 @@ section! {
         /// With `latent_width`: whether neighbouring columns rotate together, as in DeepSeek-V3. If not, each
         /// column of the first half rotates with one of the second half.
         rope_interleaved: bool = Row::flag().default("false");
-        /// The layers that rotate queries and keys, as in SmolLM3: a list of 1 (rotate) and 0 (do not) that is
+        /// The layers that rotate queries and keys, as in SmolLM3: a list of 1 (rotate) and 0 (do not),
         /// repeated over the layers. With an empty list all layers rotate them.
         rope_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
         /// Base of the rotary frequencies in layers with a window.
