@@ -38,7 +38,7 @@ section! {
         layers: usize = Row::count(1, MOST_LAYERS).default("4");
         /// Number of query heads in attention.
         heads: usize = Row::count(1, MOST_EXTENT).default("4");
-        /// Number of key and value heads, of which `heads` must be a multiple. Consecutive query heads share
+        /// Number of key and value heads; `heads` must be a multiple of it. Consecutive query heads share
         /// one.
         key_value_heads: usize = Row::count(1, MOST_EXTENT)
             .derived("`heads`", |raw| Ok(raw.integer(LlamaSizes::heads)?.into()));
