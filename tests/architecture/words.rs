@@ -14,7 +14,7 @@ const OPENINGS: [&str; 11] =
     ["Those", "That", "What", "Its", "It", "Has", "When", "Whose", "They", "These", "Which"];
 
 /// Number of remaining uses of these words. A change may only lower it.
-const LEFT: usize = 107;
+const LEFT: usize = 95;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
