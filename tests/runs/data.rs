@@ -96,6 +96,8 @@ const CHATS: &[Row] = &[
     ),
     (CHAT, &["data.group_by_length=true", "train.steps=7", "memory.preallocate=true"], ONCE),
     (CHAT, &["data.group_by_length=true", "parallel.tensor=2", "train.verify_every=3"], ONCE),
+    // Validations that are rarer than verifications.
+    (CHAT, &["train.verify_every=2", "train.validate_every=7", "train.steps=16", "parallel.data=2"], ONCE),
     (
         CHAT,
         &[
