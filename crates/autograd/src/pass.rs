@@ -34,8 +34,8 @@ pub struct Pass {
     pub piece: Option<SequencePiece>,
     /// Fraction of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
     pub label_smoothing: f32,
-    /// Number of targets in the whole step, one u32, by which the loss is divided. `None` if the loss is a
-    /// mean per micro-batch.
+    /// Number of targets in the whole step, one u32, the divisor of the loss. `None` if the loss is a mean
+    /// per micro-batch.
     pub target_count: Option<Tensor>,
     /// Pairs of answers whose loss the pass computes; only on the last stage.
     pub preference: Option<PreferencePass>,

@@ -368,12 +368,12 @@ fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         1 => &[Parallel::pipeline, config.model.layers_key()],
         _ => &[Parallel::pipeline, Parallel::chunks, config.model.layers_key()],
     };
-    let of = if parallel.chunks == 1 {
+    let chunks = if parallel.chunks == 1 {
         String::new()
     } else {
         format!(" × parallel.chunks = {}", parallel.chunks)
     };
-    let here = format!("parallel.pipeline = {}{of}", parallel.pipeline);
+    let here = format!("parallel.pipeline = {}{chunks}", parallel.pipeline);
     if let Err(error) = pipeline::Partition::possible(layers, stages) {
         return Err(raw.conflict(grid, format!("{here}: {error}")));
     }
@@ -399,26 +399,28 @@ fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 }
 
 fn check_recompute(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let of = config.memory.recompute_layers;
+    let recomputed = config.memory.recompute_layers;
     let layers = config.layers();
     let reason = match config.memory.recompute {
-        RecomputePolicy::None if of > 0 => {
-            format!("memory.recompute_layers = {of} needs a memory.recompute other than \"none\"")
+        RecomputePolicy::None if recomputed > 0 => {
+            format!("memory.recompute_layers = {recomputed} needs a memory.recompute other than \"none\"")
         }
-        RecomputePolicy::Auto if of > 0 => {
+        RecomputePolicy::Auto if recomputed > 0 => {
             format!(
-                "memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = {of} \
+                "memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = {recomputed} \
                  is set"
             )
         }
-        _ if of > layers => {
-            format!("memory.recompute_layers = {of} is more than the model's {layers} layers")
+        _ if recomputed > layers => {
+            format!("memory.recompute_layers = {recomputed} is more than the model's {layers} layers")
         }
         RecomputePolicy::Segments(count) if count > layers => {
             format!("memory.recompute = {count} is more segments than the model's {layers} layers make")
         }
-        RecomputePolicy::Segments(count) if of > 0 && count > of => {
-            format!("memory.recompute = {count} is more segments than memory.recompute_layers = {of} make")
+        RecomputePolicy::Segments(count) if recomputed > 0 && count > recomputed => {
+            format!(
+                "memory.recompute = {count} is more segments than memory.recompute_layers = {recomputed} make"
+            )
         }
         _ => return Ok(()),
     };

@@ -76,7 +76,7 @@ impl Calendar {
     pub fn first_of_each_length(&self, step: u64) -> Vec<u64> {
         let Some((lengths, _)) = &self.lengths else { return vec![step] };
         let end = self.steps.min(step.saturating_add(MOST_SEARCHED)).max(step + 1);
-        let mut missing: Vec<_> = lengths.shares().into_iter().map(|(length, _)| length).collect();
+        let mut missing = lengths.lengths().to_vec();
         let mut found = Vec::new();
         for step in step..end {
             let Some(length) = self.length_of(step) else { break };

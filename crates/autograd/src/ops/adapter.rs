@@ -27,7 +27,7 @@ pub struct Adapter {
     pub b: Weight,
     /// Columns of the layer's output that each part adds to.
     pub parts: Vec<Range<usize>>,
-    /// Factor by which the term is multiplied.
+    /// Multiplier of the term.
     pub scale: f32,
     /// Dropout of the input, with the same mask for all parts.
     pub dropout: Option<Dropout>,

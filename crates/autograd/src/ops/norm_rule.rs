@@ -93,8 +93,8 @@ impl NormRule {
         Ok(())
     }
 
-    /// Adds the weight and bias gradients of all rows to the targets: a sum over all shards of rows, `shards`
-    /// of which are local.
+    /// Adds the weight and bias gradients of all rows to the targets: a sum over all shards of rows. The rank
+    /// has `shards` of them.
     fn sums_over_shards(&self, shards: usize, weight: &Target, bias: Option<&Target>) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
         let width = gradient.shape().columns();

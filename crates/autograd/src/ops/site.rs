@@ -11,7 +11,7 @@ enum Numbering {
     /// By their index in the array, which is whole.
     #[default]
     Whole,
-    /// By their index in the whole array, of which the rank holds some rows.
+    /// By their index in the whole array; the rank holds some of its rows.
     Rows,
     /// By their index in a shard; each of so many local shards is a site of its own.
     Shards(usize),

@@ -16,7 +16,7 @@ pub trait FromBlocks: Sized {
 }
 
 impl FromBlocks for Var {
-    /// Joins the blocks of pieces, each of which may have one block per shard.
+    /// Joins the blocks of pieces. Each piece may have one block per shard.
     fn from_blocks(blocks: Vec<Self>) -> Option<Self> {
         let shards = blocks.first()?.blocks();
         let mut pieces: Vec<_> = blocks.into_iter().map(Var::into_blocks).collect();

@@ -438,8 +438,8 @@ fn numbers_are_written_as_they_were_given() {
 
 #[test]
 fn every_axis_of_the_grid_has_a_key() {
-    let mut parallel = parse(LEAST, &[]).unwrap().parallel;
     let grid = GridShape::from_sizes(|axis| 2 + axis as usize);
+    let mut parallel = parse(LEAST, &[]).unwrap().parallel;
     parallel.set_grid(grid);
     assert_eq!(parallel.grid(), grid);
     for axis in Axis::ALL {

@@ -19,7 +19,7 @@ pub(super) const OPERATOR: &str = "attention";
 pub(super) struct QueryBlock {
     /// Log-sum-exps and output, once computed.
     results: Option<[Tensor; 2]>,
-    /// Queries, keys and values. The keys and values of a piece exclude those of other pieces.
+    /// Queries, keys and values. A piece has only its own keys and values.
     qkv: Qkv<Tensor>,
     documents: Option<Tensor>,
     dropout: Option<Mask>,
