@@ -35,7 +35,8 @@ template <typename Rule, typename G, typename S>
 __device__ __forceinline__ void update(const Parameter &parameter, u64 start, const Rule &rule, u32 number) {
     const u64 end = parameter.elements;
     const bool aligned = parameter.flags & ALIGNED, decay = parameter.flags & DECAY;
-    float *weights = reinterpret_cast<float *>(parameter.weight);
+    typename WrittenBy<Rule>::Type *weights =
+        reinterpret_cast<typename WrittenBy<Rule>::Type *>(parameter.weight);
     S *arrays[MOST_STATES];
     Four weight[UNROLL], gradient[UNROLL], states[MOST_STATES][UNROLL];
 #pragma unroll
@@ -44,7 +45,7 @@ __device__ __forceinline__ void update(const Parameter &parameter, u64 start, co
     for (int i = 0; i < UNROLL; i++) {
         const u64 at = start + i * THREADS * 4;
         gradient[i] = take(reinterpret_cast<const G *>(parameter.gradient), at, end, aligned);
-        weight[i] = take(weights, at, end, aligned);
+        if constexpr (WrittenBy<Rule>::IS_READ) weight[i] = take(weights, at, end, aligned);
 #pragma unroll
         for (int s = 0; s < Rule::STATES; s++) states[s][i] = take(arrays[s], at, end, aligned);
     }
@@ -127,6 +128,21 @@ KERNEL begin_sgd(StepState *state, u32 count, float momentum, float weight_decay
     *reinterpret_cast<Sgd<true> *>(state->coefficients) = rule;
 }
 
+KERNEL begin_muon(StepState *state, u32 count, float momentum) {
+    if (skips(state)) return;
+    state->updates += count;
+    const float take = __double2float_rn((Exact{1.0} - Exact{momentum}).value);
+    *reinterpret_cast<MuonMomentum *>(state->coefficients) = {factor_of(*state), momentum, take, {}};
+}
+
+KERNEL begin_muon_step(StepState *state, u32 count, float weight_decay) {
+    if (skips(state)) return;
+    state->updates += count;
+    const Exact rate = {state->learning_rate};
+    const float keep = __double2float_rn((Exact{1.0} - rate * Exact{weight_decay}).value);
+    *reinterpret_cast<MuonStep *>(state->coefficients) = {keep, state->learning_rate, {}};
+}
+
 #define UPDATE(NAME, RULE, G, S)                                                                             \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         NAME(const Parameter *__restrict__ parameters, const StepState *__restrict__ state, u32 count) {     \
@@ -153,3 +169,14 @@ KERNEL begin_sgd(StepState *state, u32 count, float momentum, float weight_decay
     UPDATE_QUANTISED(sgd_momentum_quantised_##NAME, Sgd<true>, G)
 
 FOR_EACH_TYPE(FOR_TYPE)
+
+// Directions are in bf16.
+#if __CUDA_ARCH__ >= 800
+#define FOR_TYPE_OF_MUON(NAME, G)                                                                            \
+    UPDATE(muon_##NAME, MuonMomentum, G, float)                                                              \
+    UPDATE(muon_rounded_##NAME, MuonMomentum, G, bf16)                                                       \
+    UPDATE_QUANTISED(muon_quantised_##NAME, MuonMomentum, G)
+
+FOR_EACH_TYPE(FOR_TYPE_OF_MUON)
+UPDATE(muon_step_bf16, MuonStep, bf16, float)
+#endif

@@ -1,6 +1,7 @@
 // Updates of parameters whose states are in 8 bits, a block of elements by a warp.
 #pragma once
 #include "optimizer_parameters.cuh"
+#include "optimizer_rules.cuh"
 #include "step_state.cuh"
 #include "table.cuh"
 
@@ -74,7 +75,8 @@ __device__ __forceinline__ void update_block(const Quantised &parameter, u64 sta
     const u64 end = parameter.elements;
     const bool aligned = parameter.flags & ALIGNED, decay = parameter.flags & DECAY;
     const u32 lane = threadIdx.x % WARP;
-    float *weights = reinterpret_cast<float *>(parameter.weight);
+    typename WrittenBy<Rule>::Type *weights =
+        reinterpret_cast<typename WrittenBy<Rule>::Type *>(parameter.weight);
     Four weight[UNROLL], gradient[UNROLL], states[MOST_STATES][UNROLL];
     float *maxima[MOST_STATES];
 #pragma unroll
@@ -84,7 +86,7 @@ __device__ __forceinline__ void update_block(const Quantised &parameter, u64 sta
     for (int i = 0; i < UNROLL; i++) {
         const u64 at = start + (i * WARP + lane) * 4;
         gradient[i] = take(reinterpret_cast<const G *>(parameter.gradient), at, end, aligned);
-        weight[i] = take(weights, at, end, aligned);
+        if constexpr (WrittenBy<Rule>::IS_READ) weight[i] = take(weights, at, end, aligned);
 #pragma unroll
         for (int s = 0; s < Rule::STATES; s++) {
             const u8 *own = reinterpret_cast<const u8 *>(parameter.states[s]);

@@ -45,6 +45,45 @@ struct alignas(16) Lion {
     }
 };
 
+// First half of Muon, as in `crates/tensor/src/ops/optimizer/muon.rs`: writes the direction over `weight`.
+struct alignas(16) MuonMomentum {
+    static constexpr int STATES = 1;
+    // None is never negative.
+    static constexpr int UNSIGNED = -1;
+    float factor, momentum, take, unused[5];
+
+    __device__ __forceinline__ void update(float gradient, float &direction, float (&states)[MOST_STATES],
+                                           bool, int) const {
+        const float taken = __fmul_rn(take, __fmul_rn(gradient, factor));
+        states[0] = __fadd_rn(__fmul_rn(momentum, states[0]), taken);
+        direction = __fadd_rn(__fmul_rn(momentum, states[0]), taken);
+    }
+};
+
+// Second half of Muon: the gradient is the orthogonalised direction.
+struct alignas(16) MuonStep {
+    static constexpr int STATES = 0;
+    static constexpr int UNSIGNED = -1;
+    float keep, learning_rate, unused[6];
+
+    __device__ __forceinline__ void update(float direction, float &weight, float (&)[MOST_STATES], bool decay,
+                                           int) const {
+        weight = __fmaf_rn(-learning_rate, direction, __fmul_rn(weight, decay ? keep : 1.0f));
+    }
+};
+
+// The type of what a rule writes: weights, which it also reads, or directions.
+template <typename Rule> struct WrittenBy {
+    using Type = float;
+    static constexpr bool IS_READ = true;
+};
+#if __CUDA_ARCH__ >= 800
+template <> struct WrittenBy<MuonMomentum> {
+    using Type = bf16;
+    static constexpr bool IS_READ = false;
+};
+#endif
+
 // SGD, as in `crates/tensor/src/ops/optimizer/sgd.rs`; with momentum, it keeps a velocity.
 template <bool MOMENTUM> struct alignas(16) Sgd {
     static constexpr int STATES = MOMENTUM ? 1 : 0;

@@ -77,6 +77,15 @@ pub enum Epilogue<'a> {
     },
     /// Also writes the sum of op(a)'s columns (a bias's gradient): m elements of the output's type.
     BiasGradient(Region<'a>),
+    /// Writes `product` · (op(a) · op(b)) + `own` · `added`, rounded once.
+    Combined {
+        /// Factor of the product.
+        product: f32,
+        /// Factor of `added`.
+        own: f32,
+        /// A matrix `[m, n]` of the output's type, which may be an operand but not the output.
+        added: Region<'a>,
+    },
 }
 
 /// A matmul: out\[m, n\] (+)= op(a)\[m, k\] · op(b)\[k, n\], accumulated in f32.
@@ -113,9 +122,10 @@ impl Matmul<'_> {
         let out = bytes(m * n, &self.out);
         let more = match self.epilogue {
             Epilogue::None | Epilogue::Bias(_) | Epilogue::BiasRelu(_) | Epilogue::BiasGradient(_) => 0,
-            Epilogue::BiasResidualRelu { .. } | Epilogue::GeluBias { .. } | Epilogue::GeluGradient { .. } => {
-                out
-            }
+            Epilogue::BiasResidualRelu { .. }
+            | Epilogue::GeluBias { .. }
+            | Epilogue::GeluGradient { .. }
+            | Epilogue::Combined { .. } => out,
         };
         let read = if self.accumulate { out } else { 0 };
         let bytes = bytes(m * k, &self.a) + bytes(k * n, &self.b) + out + more + read;

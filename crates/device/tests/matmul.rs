@@ -90,6 +90,7 @@ enum Case {
     GeluBias,
     GeluGradient,
     BiasGradient,
+    Combined,
 }
 
 /// Sizes m, n, k; which operands are stored transposed; types of the operands and of the output.
@@ -125,6 +126,7 @@ fn check_inside(
         Case::GeluBias => Epilogue::GeluBias { bias: bias.region(), pre: pre.region() },
         Case::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
         Case::BiasGradient => Epilogue::BiasGradient(bias.region()),
+        Case::Combined => Epilogue::Combined { product: 2.5, own: -1.5, added: pre.region() },
     };
     let call = Matmul {
         m,
@@ -154,6 +156,10 @@ fn check_inside(
         Case::Plain => expect("matmul", &out, matmuls),
         Case::Accumulate => {
             expect("matmul", &out, matmuls.iter().zip(&out.values).map(|(x, before)| x + before).collect());
+        }
+        Case::Combined => {
+            let sums = matmuls.iter().zip(&pre.values).map(|(x, added)| 2.5 * x - 1.5 * added);
+            expect("matmul", &out, sums.collect());
         }
         Case::Bias => expect("matmul", &out, with_bias().collect()),
         Case::BiasRelu => expect("matmul", &out, with_bias().map(|x| x.max(0.0)).collect()),
@@ -190,7 +196,7 @@ fn matmuls_with_every_epilogue_agree_with_f64() {
     for sizes in [[10, 300, 3], [96, 64, 128], [1, 8, 5], [33, 7, 19], [256, 768, 64]] {
         for transposed in [[false, false], [true, false], [false, true]] {
             for (operands, out) in [single, half, mixed] {
-                for case in [Case::Plain, Case::Accumulate, Case::Bias] {
+                for case in [Case::Plain, Case::Accumulate, Case::Bias, Case::Combined] {
                     check(&device, case, (sizes, transposed, operands, out));
                 }
             }

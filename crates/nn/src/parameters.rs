@@ -45,6 +45,9 @@ pub struct Parameter {
     pub sharding: Sharding,
     /// Index among the local shards, if layers are sharded.
     pub shard: usize,
+    /// Numbers of rows of the whole matrices that the parameter stacks: one, or the parts of a fused matrix or
+    /// of experts. Empty unless they are matrices of a hidden layer: not tables, heads, routers or filters.
+    pub matrices: Vec<usize>,
     /// Whether weight decay applies: true for matrices, false for biases and norms.
     pub decay: bool,
     /// Initial values.
@@ -245,6 +248,7 @@ impl Parameters {
             name: name.to_owned(),
             weight: tensor.clone().map_or_else(released, WeightHandle::from),
             codes,
+            matrices: Vec::new(),
             decay: sharding.whole().dims().len() >= 2,
             sharding,
             shard: self.shard.unwrap_or(0),

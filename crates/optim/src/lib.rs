@@ -25,6 +25,8 @@
 //! ```
 
 mod group;
+mod kept;
+mod matrix_group;
 mod member;
 mod norm;
 mod offload;
@@ -34,6 +36,7 @@ mod slot;
 mod state_array;
 
 pub use group::GroupOptions;
+pub use matrix_group::MatrixGroupOptions;
 pub use member::StateOptions;
 pub use norm::GradientNorm;
 pub use optimizer::Optimizer;

@@ -36,6 +36,12 @@ pub(crate) enum Extent {
     Weights,
     /// Master weights and states.
     State,
+    /// States.
+    States,
+    /// Master weights, or weights in the pool that are their own masters.
+    Values,
+    /// [`Extent::Values`] and [`Extent::Weights`].
+    Written,
     /// Weights, master weights and states.
     All,
 }
@@ -45,8 +51,8 @@ pub(crate) enum Extent {
 pub(crate) struct Offload {
     device: Device,
     host: Device,
-    /// Pieces of the first call of an update, and of the second.
-    pieces: [Vec<StatePiece>; 2],
+    /// Pieces of each call of an update.
+    pieces: Vec<Vec<StatePiece>>,
     /// Event of each buffer after which it may be filled again.
     emptied: RefCell<Vec<Event>>,
 }
@@ -57,8 +63,8 @@ pub(crate) struct StatePiece {
     /// Index of the buffer that the piece is copied to.
     buffer: usize,
     spans: Vec<Span>,
-    /// Device addresses of the tensors of all spans.
-    pub(crate) table: Table,
+    /// Device addresses of the tensors of all spans, for each launch that updates them.
+    pub(crate) tables: Vec<Table>,
 }
 
 /// Consecutive elements of one slot, with their state in a device buffer and in the host pool.
@@ -108,21 +114,21 @@ struct Buffer {
 }
 
 impl Offload {
-    /// Allocates the buffers and tables of a group's `members`, whose state is in the pool `host`. The first
-    /// call of an update covers the first `first` members.
+    /// Allocates the buffers and tables of a group's `members`, whose state, of type `states`, is in the pool
+    /// `host`. The calls of an update cover the members `calls`, each in `launches` launches.
     pub(crate) fn new(
         (device, host): (&Device, &Device),
         members: &[Member],
-        first: usize,
-        states: DType,
+        calls: &[Range<usize>],
+        (states, launches): (DType, usize),
     ) -> Result<Self> {
         let capacity = capacity(members.iter().map(Member::elements).sum());
-        let mut calls = Vec::new();
+        let mut cuts_of_calls = Vec::new();
         let mut count = 0;
-        for range in [0..first, first..members.len()] {
+        for range in calls {
             let cuts = cut(members[range.clone()].iter().map(Member::elements), range.start, capacity);
             count += cuts.len();
-            calls.push(cuts);
+            cuts_of_calls.push(cuts);
         }
         let buffers = (0..count.min(BUFFERS)).map(|_| Buffer::new(device, members, capacity, states));
         let buffers = buffers.collect::<Result<Vec<_>>>()?;
@@ -130,17 +136,18 @@ impl Offload {
         let mut piece = |cuts: Vec<Cut>| {
             let buffer = number % BUFFERS;
             number += 1;
-            let table = match states {
-                DType::U8 => Table::of_quantised(device, cuts.len()),
-                _ => Table::of_parameters(device, cuts.len()),
+            let count = cuts.len();
+            let table = |launch| match states {
+                DType::U8 if launch == 0 => Table::of_quantised(device, count),
+                _ => Table::of_parameters(device, count),
             };
+            let tables = (0..launches).map(table).collect::<Result<_>>();
             let span = |cut: Cut| Span::new(device, &members[cut.member], &cut, &buffers[buffer]);
             let spans = cuts.into_iter().map(span).collect::<Result<_>>()?;
-            Ok(StatePiece { buffer, spans, table: table? })
+            Ok(StatePiece { buffer, spans, tables: tables? })
         };
-        let mut of_call = |cuts: Vec<Vec<Cut>>| cuts.into_iter().map(&mut piece).collect::<Result<Vec<_>>>();
-        let mut calls = calls.into_iter();
-        let pieces = [of_call(calls.next().unwrap_or_default())?, of_call(calls.next().unwrap_or_default())?];
+        let of_call = |cuts: Vec<Vec<Cut>>| cuts.into_iter().map(&mut piece).collect::<Result<Vec<_>>>();
+        let pieces = cuts_of_calls.into_iter().map(of_call).collect::<Result<_>>()?;
         // The buffers' memory may have been another tensor's.
         let emptied = buffers.iter().map(|_| Ok(device.record(StreamKind::Compute)?));
         let emptied = RefCell::new(emptied.collect::<Result<_>>()?);
@@ -194,15 +201,15 @@ impl StatePiece {
     }
 
     fn pairs(&self, extent: Extent) -> impl Iterator<Item = &Pair> {
-        use Extent::{All, Masters, State, Weights};
+        use Extent::{All, Masters, State, States, Values, Weights, Written};
         let has = move |extents: &[Extent]| extents.contains(&extent);
         self.spans.iter().flat_map(move |span| {
             let masters = span.master.iter().filter(move |_| match extent {
                 Masters => span.is_copied,
-                _ => has(&[State, All]),
+                _ => has(&[State, Values, Written, All]),
             });
-            let states = span.kept.iter().filter(move |_| has(&[State, All]));
-            masters.chain(states).chain(span.weights.iter().filter(move |_| has(&[Weights, All])))
+            let states = span.kept.iter().filter(move |_| has(&[State, States, All]));
+            masters.chain(states).chain(span.weights.iter().filter(move |_| has(&[Weights, Written, All])))
         })
     }
 }

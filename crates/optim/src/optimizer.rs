@@ -6,6 +6,8 @@ use tensor::ops::optimizer::UpdateRule;
 use tensor::{Result, Tensor, TensorError};
 
 use crate::group::{Call, Group, GroupOptions};
+use crate::kept::Kept;
+use crate::matrix_group::{MatrixGroup, MatrixGroupOptions};
 use crate::slot::Slot;
 use crate::state_array::NamedState;
 
@@ -14,7 +16,8 @@ use crate::state_array::NamedState;
 pub struct Optimizer {
     slots: Vec<Slot>,
     groups: Vec<Group>,
-    /// Group of each slot, and the slot's position in the group.
+    matrices: Vec<MatrixGroup>,
+    /// Group of each slot, those of matrices after the others, and the slot's position in the group.
     members: Vec<(usize, usize)>,
 }
 
@@ -37,20 +40,36 @@ impl Optimizer {
         groups: &[GroupOptions],
         first: usize,
     ) -> Result<Self> {
+        Self::with_matrices(devices, slots, (groups, &[]), first)
+    }
+
+    /// Does the same as [`Optimizer::with_groups`], also for groups of `matrices`, which
+    /// [`Optimizer::update_matrices`] updates.
+    ///
+    /// # Errors
+    /// Errors of [`Optimizer::with_groups`].
+    pub fn with_matrices(
+        devices: (&Device, Option<&Device>),
+        slots: &[Slot],
+        (groups, matrices): (&[GroupOptions], &[MatrixGroupOptions]),
+        first: usize,
+    ) -> Result<Self> {
         let groups = groups.iter().map(|options| Group::new(devices, slots, options, first));
         let groups = groups.collect::<Result<Vec<_>>>()?;
-        let numbered = |(group, members): (usize, &Group)| {
-            let slots = members.slots().enumerate().map(move |(number, slot)| (slot, (group, number)));
+        let matrices = matrices.iter().map(|options| MatrixGroup::new(devices, slots, options));
+        let matrices = matrices.collect::<Result<Vec<_>>>()?;
+        let numbered = |(group, kept): (usize, &Kept)| {
+            let slots = kept.slots().enumerate().map(move |(number, slot)| (slot, (group, number)));
             slots.collect::<Vec<_>>()
         };
-        let mut members: Vec<_> = groups.iter().enumerate().flat_map(numbered).collect();
+        let mut members: Vec<_> = all_kept(&groups, &matrices).enumerate().flat_map(numbered).collect();
         members.sort_unstable();
         if !members.iter().map(|(slot, _)| *slot).eq(0..slots.len()) {
             let expected = slots.len();
             return Err(TensorError::Count { operator: "optimizer.groups", actual: members.len(), expected });
         }
         let members = members.into_iter().map(|(_, member)| member).collect();
-        Ok(Optimizer { slots: slots.to_vec(), groups, members })
+        Ok(Optimizer { slots: slots.to_vec(), groups, matrices, members })
     }
 
     /// Updates all slots from `gradients`, one per slot in order, with the learning rate, gradient factor and
@@ -85,6 +104,33 @@ impl Optimizer {
         Ok(())
     }
 
+    /// Returns whether a group of matrices has members.
+    pub fn has_matrices(&self) -> bool {
+        !self.matrices.is_empty()
+    }
+
+    /// Updates the groups of matrices, after [`Optimizer::update_first_slots`] with the same arguments.
+    /// `orthogonalise(group, wave, directions)` replaces the directions of a wave of a group, one bf16 tensor
+    /// for each slot of the wave. All ranks that share matrices make the same calls.
+    ///
+    /// # Errors
+    /// Errors of `orthogonalise`; the driver's.
+    pub fn update_matrices<E: From<TensorError>>(
+        &self,
+        gradients: &[Tensor],
+        state: &StepState,
+        mut orthogonalise: impl FnMut(usize, usize, &[Tensor]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.matrices.iter().enumerate().try_for_each(|(number, group)| {
+            group.update(gradients, state, |wave, directions| orthogonalise(number, wave, directions))
+        })
+    }
+
+    /// The members of all groups, those of matrices after the others.
+    fn kept(&self) -> impl Iterator<Item = &Kept> {
+        all_kept(&self.groups, &self.matrices)
+    }
+
     /// Returns the parameters that this optimizer updates.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
@@ -100,26 +146,33 @@ impl Optimizer {
         &self,
         mut fill: impl FnMut(usize, usize, &Tensor) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        self.groups.iter().try_for_each(|group| group.fill_masters(&mut fill))
+        self.kept().try_for_each(|kept| kept.fill_masters(&mut fill))
     }
 
     /// Rounds each separate master weight into its weight.
     pub fn round_masters(&self) -> Result<()> {
-        self.groups.iter().try_for_each(Group::round_masters)
+        self.kept().try_for_each(Kept::round_masters)
     }
 
     /// Returns the f32 master weights in the order of the slots: the weight itself, or a separate tensor,
     /// which is in the host pool if there is one.
     pub fn masters(&self) -> impl Iterator<Item = &Tensor> {
-        self.members.iter().map(|(group, number)| self.groups[*group].master(*number))
+        let kept: Vec<_> = self.kept().collect();
+        self.members.iter().map(move |(group, number)| kept[*group].master(*number))
     }
 
     /// Returns all tensors that the optimizer keeps, slot by slot: the master, if separate from the weight,
     /// then the rule's states.
     pub fn named_state(&self) -> impl Iterator<Item = NamedState<'_>> {
-        self.members.iter().enumerate().flat_map(|(slot, (group, number))| {
-            let arrays = self.groups[*group].arrays(*number);
+        let kept: Vec<_> = self.kept().collect();
+        self.members.iter().enumerate().flat_map(move |(slot, (group, number))| {
+            let arrays = kept[*group].arrays(*number);
             arrays.map(move |(array, tensor)| NamedState { array, slot, tensor })
         })
     }
+}
+
+/// Returns the members of all groups, those of matrices after the others.
+fn all_kept<'a>(groups: &'a [Group], matrices: &'a [MatrixGroup]) -> impl Iterator<Item = &'a Kept> {
+    groups.iter().map(Group::kept).chain(matrices.iter().map(MatrixGroup::kept))
 }

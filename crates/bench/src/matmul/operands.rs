@@ -92,7 +92,7 @@ impl Operands {
             EpilogueKind::None => (0, 0),
             EpilogueKind::Bias | EpilogueKind::BiasRelu => (n, 0),
             EpilogueKind::BiasResidualRelu | EpilogueKind::GeluBias => (n, m * n),
-            EpilogueKind::GeluGradient => (0, m * n),
+            EpilogueKind::GeluGradient | EpilogueKind::Combined => (0, m * n),
             EpilogueKind::BiasGradient => (m, 0),
         };
         let tensor = |elements, dtype| noise.tensor(device, elements, dtype);
@@ -123,6 +123,7 @@ impl Operands {
             EpilogueKind::GeluBias => Epilogue::GeluBias { bias: bias.region(), pre: pre.region() },
             EpilogueKind::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
             EpilogueKind::BiasGradient => Epilogue::BiasGradient(bias.region()),
+            EpilogueKind::Combined => Epilogue::Combined { product: 1.0, own: 1.0, added: pre.region() },
         };
         let a = operand(a, key.transposed[0]);
         let b = operand(b, key.transposed[1]);

@@ -105,13 +105,12 @@ pub(super) fn multiply(
     let a = address(call.a.region);
     let b = address(call.b.region);
     let out = address(call.out.region);
-    // The library adds a multiple of one matrix: the output before the call, or a residual.
-    let (added, adds) = match call.epilogue {
-        Epilogue::BiasResidualRelu { residual, .. } => (address(residual), true),
-        _ => (out, call.accumulate),
+    // The library adds a multiple of one matrix: the output before the call, or another.
+    let (alpha, beta, added) = match call.epilogue {
+        Epilogue::BiasResidualRelu { residual, .. } => (1.0_f32, 1.0_f32, address(residual)),
+        Epilogue::Combined { product, own, added } => (product, own, address(added)),
+        _ => (1.0, if call.accumulate { 1.0 } else { 0.0 }, out),
     };
-    let alpha = 1.0_f32;
-    let beta = if adds { 1.0_f32 } else { 0.0 };
     let [first, second, output] = plan.layouts;
     // SAFETY: `check` checked every region against its buffer; layouts describe them; the workspace is the
     // device's own, of the plan's size; the stream belongs to the device.
@@ -225,7 +224,7 @@ impl Plan {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let address = |region: &Region<'_>| region.buffer.address() + region.offset as u64;
         let (bias, pre) = match epilogue {
-            Epilogue::None => (None, None),
+            Epilogue::None | Epilogue::Combined { .. } => (None, None),
             Epilogue::Bias(bias)
             | Epilogue::BiasRelu(bias)
             | Epilogue::BiasResidualRelu { bias, .. }
@@ -246,7 +245,7 @@ impl Plan {
 /// Returns whether an epilogue reads a bias, and whether it reads GELU's input.
 fn operands_of(epilogue: EpilogueKind) -> (bool, bool) {
     match epilogue {
-        EpilogueKind::None => (false, false),
+        EpilogueKind::None | EpilogueKind::Combined => (false, false),
         EpilogueKind::Bias
         | EpilogueKind::BiasRelu
         | EpilogueKind::BiasResidualRelu
@@ -258,7 +257,7 @@ fn operands_of(epilogue: EpilogueKind) -> (bool, bool) {
 
 fn library_epilogue(epilogue: EpilogueKind) -> sys::cublasLtEpilogue_t {
     match epilogue {
-        EpilogueKind::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+        EpilogueKind::None | EpilogueKind::Combined => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
         EpilogueKind::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
         EpilogueKind::BiasRelu | EpilogueKind::BiasResidualRelu => {
             sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS

@@ -39,6 +39,7 @@ fn name(call: &Matmul<'_>) -> &'static str {
         Epilogue::GeluBias { .. } => "matmul+bias+gelu",
         Epilogue::GeluGradient { .. } => "matmul·gelu'",
         Epilogue::BiasGradient(_) => "matmul, bias gradient",
+        Epilogue::Combined { .. } => "matmul+matrix",
     }
 }
 
@@ -56,7 +57,9 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
         Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) => vec![(bias, call.n)],
         Epilogue::BiasResidualRelu { bias, residual } => vec![(bias, call.n), (residual, call.m * call.n)],
         Epilogue::GeluBias { bias, pre } => vec![(bias, call.n), (pre, call.m * call.n)],
-        Epilogue::GeluGradient { pre } => vec![(pre, call.m * call.n)],
+        Epilogue::GeluGradient { pre: more } | Epilogue::Combined { added: more, .. } => {
+            vec![(more, call.m * call.n)]
+        }
         Epilogue::BiasGradient(bias) => vec![(bias, call.m)],
     };
     let scales =

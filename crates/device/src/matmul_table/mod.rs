@@ -31,6 +31,8 @@ pub enum EpilogueKind {
     GeluGradient,
     /// [`Epilogue::BiasGradient`].
     BiasGradient,
+    /// [`Epilogue::Combined`].
+    Combined,
 }
 
 /// Granularity of a matmul's scaling factors, and accumulation of FP8 sums.
@@ -75,11 +77,11 @@ const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 impl MatmulKey {
     /// Returns the key of `call`.
     pub fn from_call(call: &Matmul<'_>) -> Self {
-        let residual = match call.epilogue {
-            Epilogue::BiasResidualRelu { residual, .. } => residual,
+        let added = match call.epilogue {
+            Epilogue::BiasResidualRelu { residual: added, .. } | Epilogue::Combined { added, .. } => added,
             _ => call.out.region,
         };
-        let addresses = [call.a.region, call.b.region, call.out.region, residual]
+        let addresses = [call.a.region, call.b.region, call.out.region, added]
             .map(|region| region.buffer.address() + region.offset as u64);
         let aligned = |to: &u32| addresses.iter().all(|address| address.is_multiple_of(u64::from(*to)));
         MatmulKey {
@@ -115,11 +117,12 @@ impl Epilogue<'_> {
             Epilogue::GeluBias { .. } => EpilogueKind::GeluBias,
             Epilogue::GeluGradient { .. } => EpilogueKind::GeluGradient,
             Epilogue::BiasGradient(_) => EpilogueKind::BiasGradient,
+            Epilogue::Combined { .. } => EpilogueKind::Combined,
         }
     }
 }
 
-const EPILOGUES: [(EpilogueKind, &str); 7] = [
+const EPILOGUES: [(EpilogueKind, &str); 8] = [
     (EpilogueKind::None, "plain"),
     (EpilogueKind::Bias, "bias"),
     (EpilogueKind::BiasRelu, "bias+relu"),
@@ -127,6 +130,7 @@ const EPILOGUES: [(EpilogueKind, &str); 7] = [
     (EpilogueKind::GeluBias, "bias+gelu"),
     (EpilogueKind::GeluGradient, "gelu-gradient"),
     (EpilogueKind::BiasGradient, "bias-gradient"),
+    (EpilogueKind::Combined, "combined"),
 ];
 
 impl EpilogueKind {

@@ -125,6 +125,7 @@ mod tests {
             EpilogueKind::GeluBias,
             EpilogueKind::GeluGradient,
             EpilogueKind::BiasGradient,
+            EpilogueKind::Combined,
         ]);
         let alignment = prop::sample::select(vec![1_u32, 2, 16, 256]);
         let sizes = [size.clone(), size.clone(), size];

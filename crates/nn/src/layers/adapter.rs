@@ -45,6 +45,8 @@ pub(super) fn create(
         _ => None,
     };
     let [a, b] = matrices(parameters, layer, style, ([a_shape, b_shape], of_b))?;
+    let module_rows: Vec<_> = modules.iter().map(|module| module.rows.len()).collect();
+    stack_modules(parameters, layer, r, &module_rows);
     let dropout = Dropout::of_layer_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, style);
     let parts = layout.parts();
     let dropout = dropout.site().cloned();
@@ -80,6 +82,13 @@ fn matrices(
         }
         _ => [parameters.create(&a_name, a, init)?, parameters.create(&b_name, b, zero)?],
     })
+}
+
+/// Records that A and B of a layer stack the matrices of modules with these numbers of rows.
+pub(super) fn stack_modules(parameters: &mut Parameters, layer: &str, r: usize, rows: &[usize]) {
+    let [a, b] = Lora::names(layer);
+    parameters.stack(&a, &vec![r; rows.len()]);
+    parameters.stack(&b, rows);
 }
 
 /// A layer of experts. The outputs of each expert consist of equal parts.
@@ -141,6 +150,7 @@ pub(super) fn create_for_experts(
         _ => None,
     };
     let [a, b] = matrices(parameters, layer, *style, ([a_shape, b_shape], of_b))?;
+    stack_modules(parameters, layer, r, &vec![*rows; modules.len()]);
     let dropout = Dropout::of_layer_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, *style);
     let dropout = dropout.site().cloned();
     let parts = AdaptedParts { experts: *experts, all, adapted };

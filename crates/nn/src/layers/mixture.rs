@@ -125,6 +125,8 @@ impl Mixture {
         let gate_up_bias = gate_up_bias.transpose()?;
         let down = parameters.sharding([experts * width, hidden], row.as_ref())?;
         let down = parameters.create_matrix(&name("down", ".weight"), down, projection)?;
+        parameters.stack(&name("gate_up", ".weight"), &vec![hidden; 2 * experts]);
+        parameters.stack(&name("down", ".weight"), &vec![width; experts]);
         let down_bias =
             biases.then(|| parameters.create_copied(&name("down", ".bias"), [experts * width], zero));
         let down_bias = down_bias.transpose()?;

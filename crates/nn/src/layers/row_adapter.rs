@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use autograd::{Tape, Var, Weight, ops};
 
-use super::{Dropout, Multiplier};
+use super::{Dropout, Multiplier, adapter};
 use crate::error::Result;
 use crate::init::Init;
 use crate::lora::Lora;
@@ -40,6 +40,7 @@ impl RowAdapter {
         let [a_name, b_name] = Lora::names(layer);
         let a = parameters.create(&a_name, [r, inputs], Init::uniform_fan_in(inputs))?;
         let b = parameters.create(&b_name, [outputs, r], Init::Constant(0.0))?;
+        adapter::stack_modules(parameters, layer, r, &[outputs]);
         let matrices = [a, b].map(|weight| parameters.over_rows(weight));
         let dropout = Dropout::new(parameters, &format!("{layer}.lora_dropout"), lora.dropout);
         Ok(Some(RowAdapter { matrices, scale: Multiplier::new(scale.into()), dropout }))

@@ -47,7 +47,9 @@ impl Parameters {
     pub(crate) fn create_matrix(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
         let Some(blocks) = self.codes_of(name, &sharding)? else {
             let dtype = self.frozen_type().filter(|_| !self.tuning.trains(name)).unwrap_or(self.dtype);
+            let rows = sharding.whole().rows();
             let id = self.register_as((name, None), (sharding, dtype), init)?;
+            self.list[id.0].matrices = self.fused_rows(name, rows);
             return Ok(self.use_of(id));
         };
         let bytes = blocks.bytes();

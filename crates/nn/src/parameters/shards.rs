@@ -52,6 +52,22 @@ impl Parameters {
         }
     }
 
+    /// Returns the rows of each part of a fused matrix of `rows` rows, as the placement table groups them.
+    pub(super) fn fused_rows(&self, name: &str, rows: usize) -> Vec<usize> {
+        let layer = name.strip_suffix(".weight").unwrap_or(name);
+        match self.placements.style(layer) {
+            Some(ParallelStyle::Column(groups)) if groups.iter().sum::<usize>() == rows => groups.clone(),
+            _ => vec![rows],
+        }
+    }
+
+    /// Records that the parameter `name` stacks matrices of these numbers of rows.
+    pub(crate) fn stack(&mut self, name: &str, rows: &[usize]) {
+        for parameter in self.list.iter_mut().filter(|parameter| parameter.name == name) {
+            parameter.matrices = rows.to_vec();
+        }
+    }
+
     /// Calls `make` for each local shard; the parameters that it creates belong to that shard. Calls it once
     /// for a layer that is not sharded.
     ///

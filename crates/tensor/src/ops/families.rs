@@ -38,6 +38,7 @@ pub static FAMILIES: Families = &[
     &super::noise::FAMILY,
     &super::norm::FAMILY,
     &super::optimizer::FAMILY,
+    &super::orthogonalise::FAMILY,
     &super::pixels::FAMILY,
     &super::pointwise::cuda::FAMILY,
     &super::pooling::cuda::FAMILY,

@@ -1,6 +1,6 @@
 //! Matmuls of stacks (batches) of matrices.
 
-use device::{Backend, Category, Epilogue, Matmul, MatrixRef, Operand, Request, Work, gemm};
+use device::{Backend, Category, DType, Epilogue, Matmul, MatrixRef, Operand, Request, Work, gemm};
 
 use super::check;
 use crate::{Result, Shape, Tensor};
@@ -71,11 +71,7 @@ pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tenso
 /// As [`product`]; another shape or type of `out`.
 pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "matmul.product";
-    let dtype = check::computed(OPERATOR, &[("a", a.tensor), ("b", b.tensor), ("out", out)])?;
-    let ([count, m, k], [others, inner, n]) = (a.sizes(OPERATOR, "a")?, b.sizes(OPERATOR, "b")?);
-    if count != others || k != inner || Factor::plain(out).sizes(OPERATOR, "out")? != [count, m, n] {
-        return Err(check::wrong(OPERATOR, "out", out, format!("{count} matrices of {m} by {n}")));
-    }
+    let Products { dtype, sizes: [count, m, n, k] } = check_products(OPERATOR, a, b, out)?;
     let device = out.device();
     device.count_flops(Work::flops_of_products([count, m, n, k]));
     if device.backend() == Backend::Meta {
@@ -86,7 +82,12 @@ pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
         let b_matrix = b.matrix(index)?;
         let out = out.view(index * m * n, [m, n])?;
         match device.backend() {
-            Backend::Cpu => on_host((&a_matrix, a.transposed), (&b_matrix, b.transposed), &out)?,
+            Backend::Cpu => product_on_host(
+                Factor { tensor: &a_matrix, ..a },
+                Factor { tensor: &b_matrix, ..b },
+                &mut out.values_mut()?,
+                1.0,
+            )?,
             _ if m * n == 0 => {}
             _ => {
                 let left = Operand { transposed: a.transposed, ..Operand::new(a_matrix.region(), dtype) };
@@ -103,23 +104,87 @@ pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
     Ok(())
 }
 
+/// Type and sizes of matmuls of stacks.
+struct Products {
+    dtype: DType,
+    /// Number of matrices, then m, n and k of each.
+    sizes: [usize; 4],
+}
+
+/// Checks that `out` can hold the products of two stacks.
+fn check_products(operator: &'static str, a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<Products> {
+    let dtype = check::computed(operator, &[("a", a.tensor), ("b", b.tensor), ("out", out)])?;
+    let [count, m, k] = a.sizes(operator, "a")?;
+    let [others, inner, n] = b.sizes(operator, "b")?;
+    if count != others || k != inner || Factor::plain(out).sizes(operator, "out")? != [count, m, n] {
+        return Err(check::wrong(operator, "out", out, format!("{count} matrices of {m} by {n}")));
+    }
+    Ok(Products { dtype, sizes: [count, m, n, k] })
+}
+
+/// Computes `product` · (`a [m, k]` · `b [k, n]`) + `own` · `added [m, n]` into `out`, rounded once. `added`
+/// may be a factor, but not `out`.
+///
+/// # Errors
+/// As [`into`]; a stack of several matrices.
+pub fn combined(
+    [a, b]: [Factor<'_>; 2],
+    product: f32,
+    (added, own): (&Tensor, f32),
+    out: &Tensor,
+) -> Result<()> {
+    const OPERATOR: &str = "matmul.combined";
+    let Products { dtype, sizes: [count, m, n, k] } = check_products(OPERATOR, a, b, out)?;
+    check::dtype(OPERATOR, "added", added, dtype)?;
+    check::elements(OPERATOR, "added", added, m * n)?;
+    if count != 1 || added.region().offset == out.region().offset && added.shares_storage(out) {
+        return Err(check::wrong(OPERATOR, "added", added, "one matrix other than the output".to_owned()));
+    }
+    let device = out.device();
+    device.count_flops(Work::flops_of_products([m, n, k]));
+    match device.backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let mut sums = vec![0.0; m * n];
+            product_on_host(a, b, &mut sums, product)?;
+            let added = added.values()?;
+            let mut out = out.values_mut()?;
+            for ((out, sum), added) in out.iter_mut().zip(sums).zip(added.iter()) {
+                *out = own * added + sum;
+            }
+            Ok(())
+        }
+        Backend::Cuda => {
+            let a = Operand { transposed: a.transposed, ..Operand::new(a.tensor.region(), dtype) };
+            let b = Operand { transposed: b.transposed, ..Operand::new(b.tensor.region(), dtype) };
+            let out = Operand::new(out.region(), dtype);
+            let epilogue = Epilogue::Combined { product, own, added: added.region() };
+            Ok(device.matmul(&Matmul { m, n, k, a, b, out, accumulate: false, epilogue, fast: false })?)
+        }
+    }
+}
+
 /// Returns the shape with its two innermost dimensions replaced by `rows` and `columns`.
 fn outer(shape: Shape, [rows, columns]: [usize; 2]) -> Option<Shape> {
     let rank = shape.dims().len();
     shape.with(rank.checked_sub(2)?, rows)?.with(rank - 1, columns)
 }
 
-fn on_host(a: (&Tensor, bool), b: (&Tensor, bool), out: &Tensor) -> Result<()> {
-    let left = a.0.values()?;
-    let right = b.0.values()?;
-    let matrix = |values, tensor: &Tensor, transposed: bool| {
-        let rows = tensor.shape().rows();
-        let columns = tensor.shape().columns();
-        let matrix = MatrixRef::new(values, rows, columns, columns);
-        if transposed { matrix.transposed() } else { matrix }
-    };
-    let left = matrix(&left, a.0, a.1);
-    let right = matrix(&right, b.0, b.1);
-    gemm(left, right, &mut out.values_mut()?, out.shape().columns(), 1.0, false);
+/// Writes `alpha` · `a [m, k]` · `b [k, n]` to `out`.
+fn product_on_host(a: Factor<'_>, b: Factor<'_>, out: &mut [f32], alpha: f32) -> Result<()> {
+    let left_values = a.tensor.values()?;
+    let right_values = b.tensor.values()?;
+    let left = matrix(&left_values, a);
+    let right = matrix(&right_values, b);
+    let columns = if b.transposed { b.tensor.shape().rows() } else { b.tensor.shape().columns() };
+    gemm(left, right, out, columns, alpha, false);
     Ok(())
+}
+
+/// Returns the stored `values` of a factor as a matrix.
+fn matrix<'a>(values: &'a [f32], factor: Factor<'_>) -> MatrixRef<'a> {
+    let rows = factor.tensor.shape().rows();
+    let columns = factor.tensor.shape().columns();
+    let matrix = MatrixRef::new(values, rows, columns, columns);
+    if factor.transposed { matrix.transposed() } else { matrix }
 }

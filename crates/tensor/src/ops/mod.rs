@@ -53,6 +53,7 @@ pub mod mse;
 pub mod noise;
 pub mod norm;
 pub mod optimizer;
+pub mod orthogonalise;
 pub mod pixels;
 pub mod pointwise;
 pub mod pooling;

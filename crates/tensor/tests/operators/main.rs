@@ -37,6 +37,7 @@ mod linear_cross_entropy;
 mod loss_scale;
 mod meta;
 mod mse;
+mod muon;
 mod noise;
 mod norm;
 mod norms;

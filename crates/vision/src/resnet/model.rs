@@ -76,7 +76,7 @@ impl ResNet {
         let init = Init::uniform_fan_in(last.outputs());
         let head = || {
             parameters.begin_unit();
-            Linear::new(&mut parameters, "fc", inputs, sizes.classes, init, Activation::None)
+            Linear::head(&mut parameters, "fc", [inputs, sizes.classes], init, Some(init))
         };
         let head = stage.is_last().then(head).transpose()?;
         BatchNorm::allocate_statistics(&mut parameters)?;

@@ -8,7 +8,8 @@ use crate::Tensor;
 /// One parameter, or a shard of one, with its state. All tensors have the same number of elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// The weight, f32; updated.
+    /// The weight, f32; updated. For [`MuonMomentum`](super::UpdateRule::MuonMomentum) the direction, bf16,
+    /// which is written.
     pub weight: &'a Tensor,
     /// The weight's gradient: f32 or a half type, one type for all items.
     pub gradient: &'a Tensor,

@@ -5,6 +5,7 @@ use device::{DType, Family};
 use super::item::{Item, Storage};
 use super::piece::MOST_STATES;
 use super::quantised;
+use super::rule::UpdateRule;
 use crate::ops::kernels::family;
 use crate::ops::table::{Table, halves};
 use crate::ops::{gpu, norm};
@@ -55,7 +56,9 @@ pub(super) struct Listing<'a> {
 }
 
 /// Writes `items` into the table, unless it holds them already.
-pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'_>]) -> Result<Listing<'a>> {
+pub(super) fn list<'a>(rule: &UpdateRule, table: &'a Table, items: &[Item<'_>]) -> Result<Listing<'a>> {
+    let operator = rule.operator();
+    let writes_direction = rule.writes_direction();
     let mut words: Vec<u32> = items.iter().flat_map(words).collect();
     let mut blocks = 0;
     for item in items {
@@ -67,7 +70,7 @@ pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'
     if items.iter().any(|item| item.storage() == Storage::Quantised) {
         words.extend(quantised::words());
     }
-    let bytes = items.iter().map(bytes).sum();
+    let bytes = items.iter().map(|item| bytes(item, writes_direction)).sum();
     let count = gpu::word(operator, items.len())?;
     Ok(Listing { table: table.holding(words)?, count, blocks, bytes })
 }
@@ -103,8 +106,12 @@ fn words(item: &Item<'_>) -> Vec<u32> {
     words
 }
 
-fn bytes(item: &Item<'_>) -> u64 {
-    let updated = std::iter::once(item.weight).chain(item.states).chain(item.maxima);
-    let updated: u64 = updated.map(|tensor| 2 * tensor.bytes() as u64).sum();
-    updated + item.gradient.bytes() as u64 + item.compute.map_or(0, |tensor| tensor.bytes() as u64)
+/// Returns the bytes that an item's update moves at least.
+fn bytes(item: &Item<'_>, writes_direction: bool) -> u64 {
+    let states = item.states.iter().chain(item.maxima).map(|tensor| 2 * tensor.bytes() as u64);
+    let weight = item.weight.bytes() as u64 * if writes_direction { 1 } else { 2 };
+    weight
+        + states.sum::<u64>()
+        + item.gradient.bytes() as u64
+        + item.compute.map_or(0, |tensor| tensor.bytes() as u64)
 }

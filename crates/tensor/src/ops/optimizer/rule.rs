@@ -4,7 +4,7 @@ use device::Float;
 
 use super::item::Storage;
 use super::piece::UpdateOperands;
-use super::{adamw, lion, sgd};
+use super::{adamw, lion, muon, sgd};
 use crate::ops::step_state::Coefficients;
 
 /// An update rule with its constants.
@@ -37,6 +37,17 @@ pub enum UpdateRule {
         /// Factor of the weight that is added to its gradient.
         weight_decay: f32,
     },
+    /// First half of Muon (Jordan et al. 2024): the running mean of gradients and Nesterov's direction, which
+    /// is written to the item's weight, a bf16 tensor for it.
+    MuonMomentum {
+        /// Fraction of the mean that an update keeps.
+        momentum: f32,
+    },
+    /// Second half of Muon: steps in the direction that is the item's gradient, with decoupled weight decay.
+    MuonStep {
+        /// An update subtracts this times the learning rate times the weight.
+        weight_decay: f32,
+    },
 }
 
 /// A state tensor that a rule keeps for every parameter, with as many elements as it; zeros before the first
@@ -58,12 +69,20 @@ impl UpdateRule {
         ];
         const LION: &[StateTensor] = &[StateTensor { name: "lion.momentum", is_signed: true }];
         const MOMENTUM: &[StateTensor] = &[StateTensor { name: "sgd.velocity", is_signed: true }];
+        const MUON: &[StateTensor] = &[StateTensor { name: "muon.momentum", is_signed: true }];
         match self {
             UpdateRule::AdamW { .. } => ADAMW,
             UpdateRule::Lion { .. } => LION,
             UpdateRule::Sgd { momentum: 0.0, .. } => &[],
             UpdateRule::Sgd { .. } => MOMENTUM,
+            UpdateRule::MuonMomentum { .. } => MUON,
+            UpdateRule::MuonStep { .. } => &[],
         }
+    }
+
+    /// Returns whether the rule writes a direction instead of updating weights.
+    pub(super) fn writes_direction(&self) -> bool {
+        matches!(self, UpdateRule::MuonMomentum { .. })
     }
 
     pub(super) fn operator(&self) -> &'static str {
@@ -71,6 +90,8 @@ impl UpdateRule {
             UpdateRule::AdamW { .. } => "adamw.step",
             UpdateRule::Lion { .. } => "lion.step",
             UpdateRule::Sgd { .. } => "sgd.step",
+            UpdateRule::MuonMomentum { .. } => "muon.momentum",
+            UpdateRule::MuonStep { .. } => "muon.step",
         }
     }
 
@@ -84,6 +105,8 @@ impl UpdateRule {
                 ("begin_lion", vec![beta1, beta2, weight_decay])
             }
             UpdateRule::Sgd { momentum, weight_decay } => ("begin_sgd", vec![momentum, weight_decay]),
+            UpdateRule::MuonMomentum { momentum } => ("begin_muon", vec![momentum]),
+            UpdateRule::MuonStep { weight_decay } => ("begin_muon_step", vec![weight_decay]),
         }
     }
 
@@ -101,6 +124,10 @@ impl UpdateRule {
             (UpdateRule::Sgd { .. }, Storage::Single) => "sgd_momentum",
             (UpdateRule::Sgd { .. }, Storage::Rounded) => "sgd_momentum_rounded",
             (UpdateRule::Sgd { .. }, Storage::Quantised) => "sgd_momentum_quantised",
+            (UpdateRule::MuonMomentum { .. }, Storage::Single) => "muon",
+            (UpdateRule::MuonMomentum { .. }, Storage::Rounded) => "muon_rounded",
+            (UpdateRule::MuonMomentum { .. }, Storage::Quantised) => "muon_quantised",
+            (UpdateRule::MuonStep { .. }, _) => "muon_step",
         }
     }
 
@@ -117,6 +144,8 @@ impl UpdateRule {
             UpdateRule::Sgd { momentum, weight_decay } => {
                 sgd::coefficients(momentum, weight_decay, learning_rate, count, factor)
             }
+            UpdateRule::MuonMomentum { momentum } => muon::momentum_coefficients(momentum, factor),
+            UpdateRule::MuonStep { weight_decay } => muon::step_coefficients(weight_decay, learning_rate),
         }
     }
 
@@ -128,6 +157,8 @@ impl UpdateRule {
             UpdateRule::Lion { .. } => lion::update(piece, coefficients),
             UpdateRule::Sgd { momentum: 0.0, .. } => sgd::update(piece, coefficients),
             UpdateRule::Sgd { .. } => sgd::update_with_momentum(piece, coefficients),
+            UpdateRule::MuonMomentum { .. } => muon::momentum(piece, coefficients),
+            UpdateRule::MuonStep { .. } => muon::step(piece, coefficients),
         }
     }
 }

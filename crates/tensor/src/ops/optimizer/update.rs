@@ -5,9 +5,10 @@ use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, bf16, dispa
 
 use super::item::{Item, Storage};
 use super::listing::{self, FAMILY};
-use super::piece::UpdateOperands;
+use super::piece::{MOST_STATES, UpdateOperands};
 use super::quantised;
 use super::rule::UpdateRule;
+use super::written::{Written, WrittenGuard};
 use crate::ops::{StepState, Table, cast, check, gpu};
 use crate::{Result, Tensor, TensorError};
 
@@ -78,7 +79,8 @@ pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &Step
 fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
     let operator = rule.operator();
     let elements = item.weight.elements();
-    check::f32s(operator, &[("weight", item.weight)])?;
+    let weight = if rule.writes_direction() { DType::Bf16 } else { DType::F32 };
+    check::dtype(operator, "weight", item.weight, weight)?;
     check::elements(operator, "gradient", item.gradient, elements)?;
     check::count(operator, item.states.len(), rule.states().len())?;
     for (tensor, state) in item.states.iter().zip(rule.states()) {
@@ -113,7 +115,7 @@ fn on_gpu(
     items: &[Item<'_>],
     state: &StepState,
 ) -> Result<()> {
-    let listing = listing::list(rule.operator(), table, items)?;
+    let listing = listing::list(rule, table, items)?;
     let storage = items.first().map_or(Storage::Single, Item::storage);
     let kernel = Function::new(&FAMILY, rule.update_kernel(storage)).with_dtype(gradients);
     let launch = state.tensor().device().kernel(kernel);
@@ -131,18 +133,21 @@ fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -
     let mut tasks = Vec::new();
     for (guards, item) in guards.iter_mut().zip(items) {
         let mut states: Vec<_> = guards.states.iter_mut().map(|state| state.chunks_mut(CHUNK)).collect();
-        let values = guards.weight.chunks_mut(CHUNK).zip(guards.gradient.chunks(CHUNK));
+        let values = guards.weight.chunks(CHUNK).into_iter().zip(guards.gradient.chunks(CHUNK));
         tasks.extend(values.map(|(weight, gradient)| {
             let mut states = states.iter_mut().map(|chunks| chunks.next().unwrap_or_default());
             let states = std::array::from_fn(|_| states.next().unwrap_or_default());
-            UpdateOperands { weight, gradient, states, decay: item.decay }
+            (weight, gradient, states, item.decay)
         }));
     }
-    for_tasks(tasks, |piece: UpdateOperands<'_, G>| {
-        simd(
-            #[inline(always)]
-            || rule.update(piece, &coefficients),
-        );
+    type Task<'a, G> = (Written<'a>, &'a [G], [&'a mut [f32]; MOST_STATES], bool);
+    for_tasks(tasks, |(written, gradient, states, decay): Task<'_, G>| {
+        written.update(|weight| {
+            simd(
+                #[inline(always)]
+                || rule.update(UpdateOperands { weight, gradient, states, decay }, &coefficients),
+            );
+        });
     });
     drop(guards);
     copy_weights(items)
@@ -159,22 +164,24 @@ fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &Step
     for item in items {
         let decay = item.decay;
         let stream = item.stream;
-        let mut weight = item.weight.write::<f32>()?;
+        let mut weight = WrittenGuard::lock(item)?;
         let gradient = item.gradient.read::<G>()?;
         let mut states = item.states.iter().map(Tensor::write::<bf16>).collect::<Result<Vec<_>>>()?;
         let mut pieces: Vec<_> = states.iter_mut().map(|state| state.chunks_mut(CHUNK)).collect();
-        let values = weight.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK)).enumerate();
+        let values = weight.chunks(CHUNK).into_iter().zip(gradient.chunks(CHUNK)).enumerate();
         let tasks = values.map(|(index, (weight, gradient))| {
             let states: Vec<_> = pieces.iter_mut().map(|state| state.next().unwrap_or_default()).collect();
             (index * CHUNK, weight, gradient, states)
         });
-        type Task<'a, G> = (usize, &'a mut [f32], &'a [G], Vec<&'a mut [bf16]>);
-        for_tasks(tasks.collect(), |(start, weight, gradient, mut states): Task<'_, G>| {
+        type Task<'a, G> = (usize, Written<'a>, &'a [G], Vec<&'a mut [bf16]>);
+        for_tasks(tasks.collect(), |(start, written, gradient, mut states): Task<'_, G>| {
             let widened = |state: &&mut [bf16]| state.iter().map(|value| value.to_f32()).collect();
             let mut wide: Vec<Vec<f32>> = states.iter().map(widened).collect();
             let mut slices = wide.iter_mut().map(Vec::as_mut_slice);
             let wide_states = std::array::from_fn(|_| slices.next().unwrap_or_default());
-            rule.update(UpdateOperands { weight, gradient, states: wide_states, decay }, &coefficients);
+            written.update(|weight| {
+                rule.update(UpdateOperands { weight, gradient, states: wide_states, decay }, &coefficients);
+            });
             for (number, (wide, rounded)) in wide.iter().zip(&mut states).enumerate() {
                 stream.round(wide, rounded, start, number, update);
             }
@@ -193,28 +200,30 @@ fn on_host_quantised<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &St
     let coefficients = words.coefficients();
     for item in items {
         let decay = item.decay;
-        let mut weight = item.weight.write::<f32>()?;
+        let mut weight = WrittenGuard::lock(item)?;
         let gradient = item.gradient.read::<G>()?;
         let mut codes = item.states.iter().map(Tensor::write::<u8>).collect::<Result<Vec<_>>>()?;
         let mut maxima = item.maxima.iter().map(Tensor::write::<f32>).collect::<Result<Vec<_>>>()?;
         let mut codes: Vec<_> = codes.iter_mut().map(|codes| codes.chunks_mut(CHUNK)).collect();
         let mut maxima: Vec<_> = maxima.iter_mut().map(|maxima| maxima.chunks_mut(BLOCKS)).collect();
-        let values = weight.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK));
+        let values = weight.chunks(CHUNK).into_iter().zip(gradient.chunks(CHUNK));
         let tasks = values.map(|(weight, gradient)| {
             let codes = codes.iter_mut().map(|codes| codes.next().unwrap_or_default());
             let maxima = maxima.iter_mut().map(|maxima| maxima.next().unwrap_or_default());
             (weight, gradient, codes.zip(maxima).collect())
         });
-        type Task<'a, G> = (&'a mut [f32], &'a [G], Vec<(&'a mut [u8], &'a mut [f32])>);
-        for_tasks(tasks.collect(), |(weight, gradient, mut states): Task<'_, G>| {
+        type Task<'a, G> = (Written<'a>, &'a [G], Vec<(&'a mut [u8], &'a mut [f32])>);
+        for_tasks(tasks.collect(), |(written, gradient, mut states): Task<'_, G>| {
             let code = |number: usize| quantised::code(rule.states()[number].is_signed);
-            let mut wide = vec![vec![0.0; weight.len()]; states.len()];
+            let mut wide = vec![vec![0.0; gradient.len()]; states.len()];
             for (number, ((codes, maxima), wide)) in states.iter().zip(&mut wide).enumerate() {
                 code(number).decode(codes, maxima, wide);
             }
             let mut slices = wide.iter_mut().map(Vec::as_mut_slice);
             let wide_states = std::array::from_fn(|_| slices.next().unwrap_or_default());
-            rule.update(UpdateOperands { weight, gradient, states: wide_states, decay }, &coefficients);
+            written.update(|weight| {
+                rule.update(UpdateOperands { weight, gradient, states: wide_states, decay }, &coefficients);
+            });
             for (number, ((codes, maxima), wide)) in states.iter_mut().zip(&wide).enumerate() {
                 code(number).encode(wide, codes, maxima);
             }
@@ -232,7 +241,7 @@ fn copy_weights(items: &[Item<'_>]) -> Result<()> {
 }
 
 struct Guards<'a, G> {
-    weight: WriteGuard<'a, f32>,
+    weight: WrittenGuard<'a>,
     gradient: ReadGuard<'a, G>,
     states: Vec<WriteGuard<'a, f32>>,
 }
@@ -240,7 +249,7 @@ struct Guards<'a, G> {
 impl<'a, G: Float> Guards<'a, G> {
     fn lock(item: &Item<'a>) -> Result<Self> {
         Ok(Guards {
-            weight: item.weight.write()?,
+            weight: WrittenGuard::lock(item)?,
             gradient: item.gradient.read()?,
             states: item.states.iter().map(Tensor::write).collect::<Result<_>>()?,
         })

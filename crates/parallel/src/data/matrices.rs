@@ -1,0 +1,114 @@
+//! Matrices that an update needs whole: each has one owner, which orthogonalises it.
+//!
+//! Every rank computes the directions of its own shards. For one wave of parameters after another, the shards
+//! of each matrix travel to its owner, and its orthogonalised values back to all ranks that hold parts of it.
+//! Owners are chosen so that ranks compute equally many FLOPs. A matrix's values depend on neither its owner
+//! nor its shards, so updates have the same bits on every grid.
+
+mod moves;
+mod stage_ranks;
+
+use collective::{Axis, Collective, PeerRegion, ProcessGroup, RankGrid};
+use device::{Category, DType, Device, Request, StreamKind};
+use tensor::Tensor;
+use tensor::ops::orthogonalise::{self, Matrix, NewtonSchulz, Workspace};
+
+use super::stream_order::between_compute;
+use crate::error::Result;
+use moves::{Direction, Move, Place, Wave};
+pub use moves::{MatrixParameter, MatrixScale};
+pub use stage_ranks::StageRanks;
+
+/// The matrices of a rank's stages, with their owners and their ways to them and back.
+#[derive(Debug)]
+pub struct MatrixOwners {
+    rules: NewtonSchulz,
+    waves: Vec<Wave>,
+    workspace: Workspace,
+    /// Memory for the matrices of a wave that this rank owns and other ranks, or other shards, hold parts of.
+    staging: Tensor,
+}
+
+impl MatrixOwners {
+    /// Chooses the owners of the matrices of `parameters` among the ranks of the grid with the same stages,
+    /// and allocates the workspace of this rank's matrices. All those ranks pass the same parameters, except
+    /// for their slots.
+    ///
+    /// # Errors
+    /// Memory is exhausted.
+    pub fn new(
+        device: &Device,
+        ranks: &StageRanks,
+        parameters: &[MatrixParameter],
+        (rules, scale): (NewtonSchulz, MatrixScale),
+    ) -> Result<Self> {
+        let waves = moves::plan(ranks, parameters, &rules, scale);
+        let owned = waves.iter().flat_map(|wave| wave.owned.iter().map(|owned| owned.shape));
+        let workspace = Workspace::new(device, owned)?;
+        let staged = waves.iter().map(|wave| wave.staged).max().unwrap_or(0);
+        let request = Request::new(Category::OptimizerState, "orthogonalise.matrices");
+        let staging = Tensor::empty(device, [staged], DType::Bf16, request)?;
+        Ok(MatrixOwners { rules, waves, workspace, staging })
+    }
+
+    /// Returns, for each wave, the indices of the slots of this rank that belong to it, in increasing order.
+    pub fn waves(&self) -> impl Iterator<Item = &[usize]> {
+        self.waves.iter().map(|wave| &*wave.slots)
+    }
+
+    /// Replaces the directions of wave `wave` by their orthogonalised values, scaled by their matrix's shape.
+    /// `directions` has one bf16 tensor for each of the wave's slots. `world` is the group of all ranks.
+    ///
+    /// # Errors
+    /// A collective failed.
+    pub fn orthogonalise(&self, world: &ProcessGroup, wave: usize, directions: &[Tensor]) -> Result<()> {
+        let Wave { owned, gather, scatter, .. } = &self.waves[wave];
+        let own = world.rank();
+        let place = |place: &Place| match place {
+            Place::Direction(Direction { slot, range }) => directions[*slot].view(range.start, [range.len()]),
+            Place::Staging(range) => self.staging.view(range.start, [range.len()]),
+        };
+        self.make(own, gather, world, place)?;
+        for matrix in owned {
+            let elements = place(&matrix.place)?;
+            let whole = Matrix { elements, shape: matrix.shape, parts: matrix.parts };
+            orthogonalise::orthogonalise(&self.rules, &whole, matrix.scale, &self.workspace)?;
+        }
+        self.make(own, scatter, world, place)
+    }
+
+    /// Copies what stays on this rank, and exchanges the rest.
+    fn make(
+        &self,
+        own: usize,
+        moves: &[Move],
+        world: &ProcessGroup,
+        place: impl Fn(&Place) -> tensor::Result<Tensor>,
+    ) -> Result<()> {
+        let mut sent = Vec::new();
+        let mut received = Vec::new();
+        for Move { from, source, to, target } in moves {
+            match (*from == own, *to == own) {
+                (true, true) => place(target)?.copy_from(&place(source)?)?,
+                (true, false) => sent.push((*to, place(source)?)),
+                (false, true) => received.push((*from, place(target)?)),
+                (false, false) => {}
+            }
+        }
+        if sent.is_empty() && received.is_empty() {
+            return Ok(());
+        }
+        let exchange = Collective::Exchange { sends: regions(&sent), receives: regions(&received) };
+        between_compute(self.staging.device(), || Ok(world.run(exchange, StreamKind::Reduce)?))
+    }
+}
+
+fn regions(list: &[(usize, Tensor)]) -> Vec<PeerRegion<'_>> {
+    list.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect()
+}
+
+/// Returns the transfers of matrices between the ranks of `grid` with the same stages, for warm-up.
+pub fn matrix_peers(grid: &RankGrid) -> Vec<Collective<()>> {
+    let ranks = grid.group_over(&[Axis::Data, Axis::Tensor, Axis::Context]).ranks;
+    if ranks.len() == 1 { Vec::new() } else { ranks.into_iter().map(Collective::peer).collect() }
+}

@@ -1,0 +1,81 @@
+//! The ranks that hold the same stages, by what each holds of them.
+
+use collective::{Axis, RankGrid};
+
+/// The ranks of a grid with this rank's pipeline coordinate.
+///
+/// A rank is identified by its tensor coordinate, its shard of the state, and its copy: ranks of one copy
+/// together hold everything.
+#[derive(Clone, Debug)]
+pub struct StageRanks {
+    /// World ranks of each tensor coordinate, copy by copy, in the order of their shards.
+    by_tensor: Vec<Vec<usize>>,
+    /// Number of shards of the state, and so of ranks of a copy at one tensor coordinate.
+    shards: usize,
+    /// This rank in the world.
+    own: usize,
+}
+
+/// Position of a rank among those of its stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) tensor: usize,
+    pub(super) copy: usize,
+    pub(super) shard: usize,
+}
+
+impl StageRanks {
+    /// Lists the ranks. State is divided in `shards` among neighbours along `replica_axes`; 1: every rank
+    /// holds all of it.
+    #[must_use]
+    pub fn new(grid: &RankGrid, replica_axes: &[Axis], shards: usize) -> Self {
+        let has_copies = !replica_axes.contains(&Axis::Context);
+        let contexts = if has_copies { grid.size(Axis::Context) } else { 1 };
+        let at = |tensor: usize| {
+            let of_context = |context: usize| {
+                let mut coordinates = vec![(Axis::Tensor, tensor)];
+                coordinates.extend(has_copies.then_some((Axis::Context, context)));
+                let seen = grid.seen_from(grid.rank_at(&coordinates));
+                seen.map(|grid| grid.group_over(replica_axes).ranks).unwrap_or_default()
+            };
+            (0..contexts).flat_map(of_context).collect()
+        };
+        let by_tensor = (0..grid.size(Axis::Tensor)).map(at).collect();
+        StageRanks { by_tensor, shards: shards.max(1), own: grid.rank() }
+    }
+
+    /// This rank in the world.
+    pub(super) fn own(&self) -> usize {
+        self.own
+    }
+
+    /// Number of shards of the state.
+    pub(super) fn shards(&self) -> usize {
+        self.shards
+    }
+
+    /// Number of tensor coordinates.
+    pub(super) fn tensor_ranks(&self) -> usize {
+        self.by_tensor.len()
+    }
+
+    /// Number of copies of everything.
+    pub(super) fn copies(&self) -> usize {
+        self.by_tensor[0].len() / self.shards
+    }
+
+    /// Returns the world rank at a position.
+    pub(super) fn rank_at(&self, Position { tensor, copy, shard }: Position) -> usize {
+        self.by_tensor[tensor][copy * self.shards + shard]
+    }
+
+    /// Returns the positions of all ranks: those of one copy last, so that consecutive positions hold the
+    /// same parts where copies exist.
+    pub(super) fn positions(&self) -> impl Iterator<Item = Position> + '_ {
+        let all = (0..self.tensor_ranks()).flat_map(move |tensor| {
+            (0..self.shards)
+                .flat_map(move |shard| (0..self.copies()).map(move |copy| Position { tensor, copy, shard }))
+        });
+        all.collect::<Vec<_>>().into_iter()
+    }
+}
