@@ -15,6 +15,7 @@ mod divergence;
 mod fuzz;
 mod memory_figures;
 mod phases;
+mod recorded_muon;
 mod recorded_training;
 mod repetition;
 mod runs;

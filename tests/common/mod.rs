@@ -43,7 +43,12 @@ pub(crate) struct Recording(Vec<u8>);
 
 impl Recording {
     pub(crate) fn open() -> Self {
-        Recording(std::fs::read(golden("gpt_tiny.safetensors")).unwrap())
+        Self::of("gpt_tiny.safetensors")
+    }
+
+    /// Opens a file of recordings.
+    pub(crate) fn of(file: &str) -> Self {
+        Recording(std::fs::read(golden(file)).unwrap())
     }
 
     /// Returns a recorded array of any type as f64.

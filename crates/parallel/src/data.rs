@@ -21,7 +21,7 @@ pub use buckets::{BucketEnd, BucketLayout, BucketSlot, Gradient};
 pub use collectives::DataCollectives;
 pub use gather::{broadcast_parts, gather_counts, gather_parts, gather_rows, gather_sums, gather_weights};
 pub use lanes::Lanes;
-pub use matrices::{MatrixOwners, MatrixParameter, MatrixScale, StageRanks, matrix_peers};
+pub use matrices::{MatrixOwners, MatrixParameter, MatrixPart, MatrixScale, StageRanks, matrix_peers};
 pub use options::{Reduction, ReductionOptions};
 pub(crate) use reduction::SinkPhase;
 pub use reduction::{GradientObserver, GradientReduction, MicroBatchSink, SharedTensors, sets_in_turn};

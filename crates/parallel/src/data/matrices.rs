@@ -16,7 +16,7 @@ use tensor::ops::orthogonalise::{self, Matrix, NewtonSchulz, Workspace};
 use super::stream_order::between_compute;
 use crate::error::Result;
 use moves::{Direction, Move, Place, Wave};
-pub use moves::{MatrixParameter, MatrixScale};
+pub use moves::{MatrixParameter, MatrixPart, MatrixScale};
 pub use stage_ranks::StageRanks;
 
 /// The matrices of a rank's stages, with their owners and their ways to them and back.

@@ -43,10 +43,17 @@ pub struct MatrixParameter {
     pub matrices: Vec<usize>,
     /// How the parameter is divided over tensor ranks, with its shape `[rows, columns]`.
     pub sharding: Sharding,
-    /// Owned elements of a local part, for each shard of the state.
+    /// The parameter's parts on this rank, in order.
+    pub parts: Vec<MatrixPart>,
+}
+
+/// A part of a parameter on a rank. Ranks along the tensor axis have equal ranges.
+#[derive(Clone, Debug)]
+pub struct MatrixPart {
+    /// Range of the part's elements in each shard of the state.
     pub ranges: Vec<Range<usize>>,
-    /// For each local part, the index of its slot in the optimizer; `None` if this rank owns none of it.
-    pub slots: Vec<Option<usize>>,
+    /// Index of this rank's slot in the optimizer; `None` if this rank owns none of the part.
+    pub slot: Option<usize>,
 }
 
 /// Elements of the direction of one of a wave's slots.
@@ -136,11 +143,11 @@ fn plan_wave(
 ) -> Wave {
     let mut wave = Wave::default();
     let mut slots: Vec<usize> =
-        parameters.iter().flat_map(|one| one.slots.iter().flatten().copied()).collect();
+        parameters.iter().flat_map(|one| one.parts.iter().filter_map(|part| part.slot)).collect();
     slots.sort_unstable();
-    let index = |slot: &Option<usize>| slot.and_then(|slot| slots.binary_search(&slot).ok());
+    let index = |part: &MatrixPart| part.slot.and_then(|slot| slots.binary_search(&slot).ok());
     let directions: Vec<Vec<_>> =
-        parameters.iter().map(|parameter| parameter.slots.iter().map(index).collect()).collect();
+        parameters.iter().map(|parameter| parameter.parts.iter().map(index).collect()).collect();
     let mut matrices = Vec::new();
     for (parameter, directions) in parameters.iter().zip(&directions) {
         matrices.extend(matrices_of(parameter, directions));
@@ -194,7 +201,7 @@ impl MatrixOf<'_> {
 
     /// Number of parts on each tensor rank.
     fn local_parts(&self) -> usize {
-        self.parameter.slots.len().max(1)
+        self.parameter.parts.len().max(1)
     }
 
     /// Number of parts of the columns.
@@ -203,17 +210,18 @@ impl MatrixOf<'_> {
         divisions.filter(|division| division.dimension == 1).map(|division| division.parts).product()
     }
 
-    /// Returns the matrix's elements in the shard `shard` of a part, counted in the part.
-    fn owned(&self, shard: usize) -> Option<Range<usize>> {
-        let owned = &self.parameter.ranges[shard];
+    /// Returns the matrix's elements in the shard `shard` of part `part`, counted in the part.
+    fn owned(&self, part: usize, shard: usize) -> Option<Range<usize>> {
+        let owned = &self.parameter.parts[part % self.local_parts()].ranges[shard];
         let range = owned.start.max(self.range.start)..owned.end.min(self.range.end);
         (range.start < range.end).then_some(range)
     }
 
     /// Returns the elements `range` of part `part` as a place of the rank that holds them in shard `shard`.
     fn direction(&self, part: usize, shard: usize, range: &Range<usize>) -> Place {
-        let slot = self.directions[part % self.local_parts()].unwrap_or(usize::MAX);
-        let first = self.parameter.ranges[shard].start;
+        let local = part % self.local_parts();
+        let slot = self.directions[local].unwrap_or(usize::MAX);
+        let first = self.parameter.parts[local].ranges[shard].start;
         Place::Direction(Direction { slot, range: range.start - first..range.end - first })
     }
 
@@ -234,7 +242,7 @@ impl MatrixOf<'_> {
         };
         for part in 0..self.parts() {
             for shard in 0..ranks.shards() {
-                let Some(range) = self.owned(shard) else { continue };
+                let Some(range) = self.owned(part, shard) else { continue };
                 let at_owner = match is_whole {
                     true => self.direction(part, shard, &range),
                     false => staged(part, &range),
