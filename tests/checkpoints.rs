@@ -5,6 +5,7 @@
 mod decisive;
 mod files;
 mod grids;
+mod groups;
 mod records;
 mod resuming;
 mod shards;

@@ -115,7 +115,7 @@ fn memory_is_constant_over_steps() {
         let slot = |p: &nn::Parameter| Slot {
             name: p.name.clone(),
             weight: p.weight.tensor().unwrap(),
-            decay: p.decay,
+            decay: !p.role.is_vector(),
         };
         let slots: Vec<_> = mlp.parameters().list().iter().map(slot).collect();
         let rule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 };

@@ -35,8 +35,11 @@ fn tiny_gpt(device: &Device, recording: &Recording) -> Gpt {
 }
 
 fn slots(parameters: &Parameters) -> Vec<Slot> {
-    let slot =
-        |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.weight.tensor().unwrap(), decay: p.decay };
+    let slot = |p: &nn::Parameter| Slot {
+        name: p.name.clone(),
+        weight: p.weight.tensor().unwrap(),
+        decay: !p.role.is_vector(),
+    };
     parameters.list().iter().map(slot).collect()
 }
 

@@ -9,6 +9,7 @@ mod experts;
 mod gpu;
 mod graphs;
 mod grids;
+mod groups;
 mod loss_scale;
 mod means;
 mod models;

@@ -12,17 +12,16 @@ use crate::check_context::check_context_lanes;
 use crate::check_experts::check_experts;
 use crate::check_images::check_images;
 use crate::check_offload::check_offload;
+use crate::check_optim::check_optim;
 use crate::check_preference::check_preference;
 use crate::check_schedule::check_schedule;
 use crate::check_tensor::check_tensor_lanes;
 use crate::check_validation::check_validation;
-use crate::choices::{
-    DataKind, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
-};
+use crate::choices::{DataKind, MatmulPrecision, OnSpike, PartitionPolicy, RecomputePolicy};
 use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
 use crate::sections::{
-    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Parallel, Precision, Scaler, Train,
 };
 
 /// Maximum number of micro-batches per step.
@@ -37,22 +36,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_preference(raw, config)?;
     check_schedule(raw, config)?;
     check_validation(raw, config)?;
-    if config.optim.min_learning_rate > config.optim.learning_rate {
-        let reason = format!(
-            "optim.min_learning_rate = {} is above optim.learning_rate = {}",
-            config.optim.min_learning_rate, config.optim.learning_rate
-        );
-        return Err(raw.conflict(&[Optim::min_learning_rate, Optim::learning_rate], reason));
-    }
-    if config.optim.state == StateType::EightBit
-        && config.optim.kind == OptimKind::Sgd
-        && config.optim.momentum == 0.0
-    {
-        let reason = "optim.state = \"8bit\" is for moments or velocity, and SGD with optim.momentum = 0 \
-                      keeps none"
-            .to_owned();
-        return Err(raw.conflict(&[Optim::state, Optim::momentum], reason));
-    }
+    check_optim(raw, config)?;
     check_precision(raw, config)?;
     check_offload(raw, config)?;
     if config.precision.matmul == MatmulPrecision::Fp8 && config.lora.rank > 0 {

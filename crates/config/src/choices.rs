@@ -95,6 +95,14 @@ system::names! {
     }
 }
 
+impl OptimKind {
+    /// Returns whether the optimizer has the decay rates `beta1` and `beta2`.
+    #[must_use]
+    pub const fn has_betas(self) -> bool {
+        matches!(self, OptimKind::AdamW | OptimKind::Lion)
+    }
+}
+
 system::names! {
     /// How a step's loss is averaged if some tokens are not targets.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

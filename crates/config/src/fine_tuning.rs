@@ -9,7 +9,7 @@ use crate::choices::DataKind;
 use crate::sections::{Data, ModelSection};
 
 /// Returns whether a language model starts from the weights of a folder.
-fn is_fine_tuning(raw: &RawValues) -> Result<bool, Error> {
+pub(crate) fn is_fine_tuning(raw: &RawValues) -> Result<bool, Error> {
     let is_of_tokens = !has_kind(raw, DataKind::Images)? && !has_kind(raw, DataKind::Synthetic)?;
     Ok(is_of_tokens && !raw.is_empty(ModelSection::from) && !raw.flag(ModelSection::from_config)?)
 }

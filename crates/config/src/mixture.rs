@@ -1,6 +1,6 @@
 //! `[[data.mixture]]`: the sources of mixed training data.
 
-use keys::{Reading, Takes, Value, nearest};
+use keys::{Reading, Takes, Value, read_tables, unknown_in_table};
 
 /// A source of mixed training data.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,18 +21,7 @@ impl MixtureSource {
     pub(crate) const KEYS: &'static [&'static str] = &[PATHS, WEIGHT, VALIDATION_PATHS];
 
     pub(crate) fn read_all(value: &Value, _: &Takes) -> Reading<Vec<Self>> {
-        let Value::List(sources) = value else { return Reading::WrongType };
-        let read = |(index, source): (usize, &Value)| {
-            let source = match source {
-                Value::Table(entries) => Self::read(entries),
-                _ => Err("it is no table".to_owned()),
-            };
-            source.map_err(|reason| format!("source {}: {reason}", index + 1))
-        };
-        match sources.iter().enumerate().map(read).collect() {
-            Ok(sources) => Reading::Good(sources),
-            Err(reason) => Reading::Refused(reason),
-        }
+        read_tables(value, "source", Self::read)
     }
 
     /// Reads a source.
@@ -54,11 +43,7 @@ impl MixtureSource {
                 }
                 (WEIGHT, Value::Integer(weight)) if *weight > 0 => source.weight = *weight as f64,
                 (WEIGHT, _) => return Err(format!("weight = {value} is not a positive number")),
-                _ => {
-                    let near = nearest(key, Self::KEYS.iter().copied());
-                    let near = near.map_or(String::new(), |near| format!(": did you mean {near}?"));
-                    return Err(format!("unknown key {key}{near}"));
-                }
+                _ => return Err(unknown_in_table(key, Self::KEYS)),
             }
         }
         if source.paths.is_empty() { Err("it has no paths".to_owned()) } else { Ok(source) }

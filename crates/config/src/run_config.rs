@@ -335,7 +335,11 @@ impl RunConfig {
         values.extend(pairs(&self.memory));
         values.extend(pairs(&self.telemetry));
         values.extend(pairs(&self.checkpoint));
-        let applies = |only: Only| values.get(only.key).is_some_and(|value| only.allows(value));
+        let applies = |only: Only| {
+            let tables = only.or_in.and_then(|tables| values.get(tables));
+            values.get(only.key).is_some_and(|value| only.allows(value))
+                || tables.is_some_and(|tables| only.allows_in(tables))
+        };
         let table = table(self.model.families());
         let keys = table.keys().iter().filter(|key| key.only.is_none_or(applies));
         keys.filter_map(|key| Some((key.clone(), values.get(key.path)?.clone()))).collect()

@@ -11,7 +11,7 @@ use crate::sections::{
 
 /// Builds the table of all keys, section by section.
 pub(crate) fn table(families: &'static Families) -> Table {
-    let of_tokens = Only { key: ModelSection::kind, is: families.names_of_tokens() };
+    let of_tokens = Only { key: ModelSection::kind, is: families.names_of_tokens(), or_in: None };
     // `model.kind` takes the names of the families.
     let mut keys: Vec<Key> = section_keys::<ModelSection>()
         .map(|key| match key.path {
@@ -26,7 +26,7 @@ pub(crate) fn table(families: &'static Families) -> Table {
         })
         .collect();
     for (family, name) in families.list().iter().zip(families.names()) {
-        let only = Some(Only { key: ModelSection::kind, is: std::slice::from_ref(name) });
+        let only = Some(Only { key: ModelSection::kind, is: std::slice::from_ref(name), or_in: None });
         keys.extend(family.keys().into_iter().map(|key| Key { only, decides_times: true, ..key.clone() }));
     }
     keys.extend(section_keys::<Data>().map(|key| match key.path {

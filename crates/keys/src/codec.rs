@@ -49,6 +49,16 @@ impl Takes {
         integer(value, self).try_into()
     }
 
+    /// Reads a number in the interval.
+    pub fn read_number(&self, value: &Value) -> Reading<f64> {
+        number(value, self)
+    }
+
+    /// Reads a list of strings.
+    pub fn read_texts(&self, value: &Value) -> Reading<Vec<String>> {
+        texts(value, self)
+    }
+
     /// Reads a list of integers within the bounds.
     pub fn read_counts(&self, value: &Value) -> Reading<Vec<usize>> {
         integers(value, self)

@@ -50,6 +50,9 @@ pub struct Only {
     pub key: &'static str,
     /// Names of the other key's values that satisfy the condition.
     pub is: &'static [&'static str],
+    /// Path of a list of tables. The condition also holds if one of them has the other key's name with one of
+    /// these values.
+    pub or_in: Option<&'static str>,
 }
 
 impl Only {
@@ -57,6 +60,18 @@ impl Only {
     #[must_use]
     pub fn allows(&self, value: &Value) -> bool {
         matches!(value, Value::Text(name) if self.is.contains(&name.as_str()))
+    }
+
+    /// Returns whether a table of the list `tables`, the value at [`Only::or_in`], satisfies the condition.
+    #[must_use]
+    pub fn allows_in(&self, tables: &Value) -> bool {
+        let name = self.key.rsplit('.').next().unwrap_or(self.key);
+        let Value::List(tables) = tables else { return false };
+        let mut entries = tables.iter().filter_map(|table| match table {
+            Value::Table(entries) => entries.iter().find(|(key, _)| key == name),
+            _ => None,
+        });
+        entries.any(|(_, value)| self.allows(value))
     }
 }
 

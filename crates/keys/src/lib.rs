@@ -50,6 +50,7 @@ mod reference;
 mod row;
 mod section;
 mod table;
+mod tables;
 mod takes;
 mod value;
 
@@ -64,5 +65,6 @@ pub use reference::{defaults, reference};
 pub use row::Row;
 pub use section::{KeyValues, Section};
 pub use table::{ForeignName, Table, nearest};
+pub use tables::{read_in_table, read_tables, unknown_in_table};
 pub use takes::{Interval, Takes};
 pub use value::Value;

@@ -9,7 +9,7 @@ use crate::codec::{self, Reading};
 use crate::document::{self, Document, Written};
 use crate::entry::Entry;
 use crate::error::{Error, Result};
-use crate::key::{Default, Key};
+use crate::key::{Default, Key, Only};
 use crate::origin::Origin;
 use crate::origins::Origins;
 use crate::overrides;
@@ -240,7 +240,11 @@ impl RawValues {
             let (Some(first), Some(raw)) = (kinds.first(), self.entries.get(path)) else { continue };
             let Some(kind_key) = self.table.find(first.key) else { continue };
             let kind = self.entry(kind_key);
-            if kinds.iter().any(|only| only.allows(&kind.value)) {
+            let in_tables = |only: &Only| {
+                let tables = only.or_in.and_then(|tables| self.entries.get(tables));
+                tables.is_some_and(|entry| only.allows_in(&entry.value))
+            };
+            if kinds.iter().any(|only| only.allows(&kind.value) || in_tables(only)) {
                 continue;
             }
             // A kind that does not exist is reported later.

@@ -34,7 +34,7 @@ const HEADER: &str = "| key | takes | default | bits | meaning |\n| --- | --- | 
 /// Returns the value of the key `apart` that `key` requires, if it is exactly one.
 fn kind_of(key: &Key, apart: &str) -> Option<&'static str> {
     match key.only {
-        Some(Only { key, is: [kind] }) if key == apart => Some(*kind),
+        Some(Only { key, is: [kind], .. }) if key == apart => Some(*kind),
         _ => None,
     }
 }
@@ -61,7 +61,11 @@ fn line(key: &Key, is_apart: bool) -> String {
         }
         _ => key.takes.to_string(),
     };
-    let only = |only: Only| format!(" Only with `{} = {}`.", only.key, quoted(only.is));
+    let or_in = |tables| format!(", also in a table of `{tables}`");
+    let only = |only: Only| {
+        let or_in = only.or_in.map_or(String::new(), or_in);
+        format!(" Only with `{} = {}`{or_in}.", only.key, quoted(only.is))
+    };
     let only = key.only.filter(|_| !is_apart).map_or(String::new(), only);
     let bits = match (key.decides_bits, key.may_change) {
         (false, _) => "",

@@ -44,7 +44,20 @@ impl<T> Row<T> {
     /// Refuses the key unless the key at path `key` has one of the values named in `is`.
     #[must_use]
     pub const fn only(mut self, key: &'static str, is: &'static [&'static str]) -> Self {
-        self.key.only = Some(Only { key, is });
+        self.key.only = Some(Only { key, is, or_in: None });
+        self
+    }
+
+    /// Refuses the key unless the key at path `key` has one of the values named in `is`, there or in a table
+    /// of the list at path `tables`.
+    #[must_use]
+    pub const fn only_or_in(
+        mut self,
+        key: &'static str,
+        is: &'static [&'static str],
+        tables: &'static str,
+    ) -> Self {
+        self.key.only = Some(Only { key, is, or_in: Some(tables) });
         self
     }
 

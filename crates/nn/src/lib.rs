@@ -83,7 +83,7 @@ pub use init::Init;
 pub use lora::{Adapters, Lora};
 pub use lora_terms::LoraScaling;
 pub use model::{Input, Model, Stage};
-pub use parameters::{CodedValues, MatrixCodes, Parameter, ParameterId, Parameters, Use};
+pub use parameters::{CodedValues, MatrixCodes, Parameter, ParameterId, ParameterRole, Parameters, Use};
 pub use placements::{ParallelStyle, PlacementTable};
 pub use readers::READERS;
 pub use recompute::{LayerGroup, Recompute};

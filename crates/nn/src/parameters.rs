@@ -1,6 +1,7 @@
 //! The parameters of a model or stage, in the order of building its layers.
 
 mod codes;
+mod role;
 mod shards;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,7 @@ use crate::shards::Shards;
 use crate::tuning::Tuning;
 
 pub use codes::{CodedValues, MatrixCodes};
+pub use role::ParameterRole;
 
 /// Index into [`Parameters::list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,11 +47,11 @@ pub struct Parameter {
     pub sharding: Sharding,
     /// Index among the local shards, if layers are sharded.
     pub shard: usize,
+    /// Role in the model.
+    pub role: ParameterRole,
     /// Numbers of rows of the whole matrices that the parameter stacks: one, or the parts of a fused matrix or
     /// of experts. Empty unless they are matrices of a hidden layer: not tables, heads, routers or filters.
     pub matrices: Vec<usize>,
-    /// Whether weight decay applies: true for matrices, false for biases and norms.
-    pub decay: bool,
     /// Initial values.
     pub init: Init,
     /// Whether another stage also holds the parameter and uses it.
@@ -109,6 +111,8 @@ pub struct Parameters {
     turn: Option<Turn>,
     /// Index of the unit that new parameters belong to.
     unit: usize,
+    /// Role of new parameters of two or more dimensions.
+    role: ParameterRole,
     list: Vec<Parameter>,
     /// Parameters by name and local shard.
     by_name: BTreeMap<(String, usize), ParameterId>,
@@ -140,6 +144,7 @@ impl Parameters {
             branch: 0,
             turn: None,
             unit: 0,
+            role: ParameterRole::Matrix,
             list: Vec::new(),
             by_name: BTreeMap::new(),
             uses: Vec::new(),
@@ -248,8 +253,8 @@ impl Parameters {
             name: name.to_owned(),
             weight: tensor.clone().map_or_else(released, WeightHandle::from),
             codes,
+            role: ParameterRole::from_dims(sharding.whole().dims().len(), self.role),
             matrices: Vec::new(),
-            decay: sharding.whole().dims().len() >= 2,
             sharding,
             shard: self.shard.unwrap_or(0),
             init,

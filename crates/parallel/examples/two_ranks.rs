@@ -102,7 +102,7 @@ fn train(communicator: Communicator) -> Result<Trained> {
     let mut slots = Vec::new();
     for parameter in model.parameters().list() {
         let weight = parameter.weight.tensor()?;
-        slots.push(Slot { name: parameter.name.clone(), weight, decay: parameter.decay });
+        slots.push(Slot { name: parameter.name.clone(), weight, decay: !parameter.role.is_vector() });
     }
     let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let optimizer = Optimizer::new(&device, &slots, rule)?;

@@ -244,7 +244,7 @@ fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
         let (stage, parameter) = entry.holders.first().copied().unwrap_or_default();
         let shards = setup.blueprint.shards(stage);
         let stage_rank = setup.blueprint.layout().rank_of(stage);
-        let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape());
+        let states = optimizer::state_arrays(&setup.config, entry);
         for replica in 0..shards.ranks() {
             let owned = shards.range(replica, parameter);
             let bytes = weight_bytes(setup, entry, replica, &owned)

@@ -33,6 +33,7 @@ use crate::whole_gradients::WholeGradients;
 use config::{Memory, RunConfig};
 use worker::Placement;
 use worker::Setup;
+use worker::stages::parameter_optim::GroupSummary;
 
 mod text;
 
@@ -106,6 +107,8 @@ pub struct PlanReport {
     pub tuning: Option<TuningCost>,
     /// Memory effect of FP8 matmuls, if any.
     pub fp8: Option<Fp8Cost>,
+    /// Groups of parameters with their settings of the optimizer.
+    pub groups: Vec<GroupSummary>,
     /// Sentences about defaults that the device, data or model decided.
     pub defaults: Vec<String>,
     /// Sentences about settings that are probably unintended.
@@ -149,6 +152,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let tuning = plans.largest().map(|plan| TuningCost::from_plan(&setup, plan)).transpose()?.flatten();
     let fp8 = plans.largest().map(|plan| Fp8Cost::from_plan(&setup, plan)).transpose()?.flatten();
     let config = &setup.config;
+    let groups = GroupSummary::all(config, &setup.blueprint);
     let warnings = [config.tokenizer_warning(), config.dropout_warning(), config.adapters_warning()];
     let warnings = warnings.into_iter().flatten().chain(setup.config.folder_notes()).collect();
     let without_effect = without_effect(&setup);
@@ -172,6 +176,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         balance,
         tuning,
         fp8,
+        groups,
         defaults,
         warnings,
         without_effect,

@@ -41,6 +41,7 @@ mod repetition;
 mod reporter;
 mod restarts;
 mod resume;
+mod resumed_states;
 mod run_directory;
 mod run_report;
 mod runs;

@@ -8,6 +8,7 @@ use crate::error::{Result, RunError};
 use crate::newest_intact::NewestIntact;
 use crate::options::RunOptions;
 use crate::reference;
+use crate::resumed_states;
 use crate::run_directory::{METRICS, RunLock};
 use crate::weights;
 use checkpoint::{Checkpoint, CheckpointError, ResumePoint, Share};
@@ -93,6 +94,7 @@ impl Resumption {
             )));
         }
         check_steps(&setup.config, &point.checkpoint)?;
+        resumed_states::check(setup, &point.checkpoint)?;
         reference::read(setup, &self.run_dir, &point.checkpoint)?;
         setup.start = Start::Resumed(Arc::clone(point));
         Ok(())

@@ -108,7 +108,9 @@ pub(super) fn ten_epochs(device: &Device) -> Result<Listing> {
     let before = taken.now().allocated;
     let model = network(device, &[10, 50, 1], Activation::None)?;
     taken.count("growth with the network", measured(3_584, None), taken.now().allocated - before);
-    let slot = |p: &Parameter| Ok(Slot { name: p.name.clone(), weight: p.weight.tensor()?, decay: p.decay });
+    let slot = |p: &Parameter| {
+        Ok(Slot { name: p.name.clone(), weight: p.weight.tensor()?, decay: !p.role.is_vector() })
+    };
     let slots = model.parameters().list().iter().map(slot).collect::<Result<Vec<_>>>()?;
     let optimizer = Optimizer::new(device, &slots, UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.0 })?;
     let state = StepState::new(device)?;

@@ -1,6 +1,6 @@
 //! The keys of `[optim]`.
 
-use keys::{Error, Interval, RawValues, Row, choice, section};
+use keys::{Error, Interval, RawValues, Row, Takes, choice, section};
 
 use super::MOST;
 use super::lora::LoraSection;
@@ -8,6 +8,7 @@ use super::memory::Memory;
 use super::train::Train;
 use crate::choices::{DataKind, OptimKind, ScheduleName, StateType};
 use crate::fine_tuning;
+use crate::optim_group::{self, OptimGroup};
 
 section! {
     /// `[optim]`: the optimizer and its learning rate.
@@ -97,13 +98,29 @@ section! {
         beta2: f64 = Row::number(Interval::Fraction)
             .derived("0.95 for AdamW, in fine-tuning 0.999; 0.99 for Lion", |raw| {
                 let is_lion = raw.text(Optim::kind)? == OptimKind::Lion.name();
-                Ok(if is_lion { 0.99 } else { fine_tuning::number(raw, Optim::beta2, 0.999, 0.95)? }.into())
+                let rule = if is_lion { OptimKind::Lion } else { OptimKind::AdamW };
+                Ok(Optim::default_betas(raw, rule)?[1].into())
             })
             .only(Optim::kind, &["adamw", "lion"]);
         /// Small number added to the denominator of the update.
-        epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, &["adamw"]);
+        epsilon: f64 = Row::number(Interval::Positive)
+            .default("1e-8")
+            .only_or_in(Optim::kind, &["adamw"], Optim::groups);
         /// The momentum factor: the fraction of the velocity that an update keeps.
-        momentum: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["sgd"]);
+        momentum: f64 = Row::number(Interval::Fraction)
+            .default("0.9")
+            .only_or_in(Optim::kind, &["sgd"], Optim::groups);
+        /// Parameters with settings of their own: `[[optim.groups]]` with `match`, a glob of names of
+        /// parameters or a list of globs, and any of `kind`, `learning_rate` (a factor of the schedule's
+        /// rate), `weight_decay` (also of norms and biases), `beta1` and `beta2`. Other settings are those of
+        /// `[optim]`; a group of another `kind` has its kind's decay rates. A parameter is in the first group
+        /// that matches it, or in a default group. `name`, by default the first glob, is the group's in logs
+        /// and metrics.
+        groups: Vec<OptimGroup> =
+            Row::new(Takes::Tables(OptimGroup::KEYS), OptimGroup::read_all, optim_group::value)
+                .default("[]")
+                .may_change()
+                .finish(complete_groups);
     }
 }
 
@@ -133,7 +150,49 @@ fn default_warmup_ratio(raw: &RawValues) -> Result<f64, Error> {
     if is_number { Ok(0.0) } else { fine_tuning::number(raw, Optim::warmup_ratio, 0.03, 0.0) }
 }
 
+/// Sets the decay rates of groups whose rule is not `optim.kind`, which do not inherit them.
+fn complete_groups(mut groups: Vec<OptimGroup>, raw: &RawValues) -> Result<Vec<OptimGroup>, Error> {
+    let own = raw.text(Optim::kind)?;
+    for group in &mut groups {
+        let Some(kind) = group.kind.filter(|kind| kind.name() != own && kind.has_betas()) else { continue };
+        let [beta1, beta2] = Optim::default_betas(raw, kind)?;
+        group.beta1.get_or_insert(beta1);
+        group.beta2.get_or_insert(beta2);
+    }
+    Ok(groups)
+}
+
 impl Optim {
+    /// Name of the group of parameters that no other group has.
+    pub const DEFAULT_GROUP: &'static str = "default";
+    /// Name of the group of norms and biases that no other group has, which are not decayed.
+    pub const UNDECAYED_GROUP: &'static str = "norms and biases";
+    /// Name of the group of the matrices B of adapters, with `lora.b_learning_rate`.
+    pub const LORA_GROUP: &'static str = "lora_B";
+
+    /// Checks that every glob of `groups` matches a trained parameter, and that every group has one. `names`
+    /// has the names of the whole model's parameters, and whether each is trained.
+    ///
+    /// # Errors
+    /// A sentence about the first group without a match.
+    pub fn check_groups<'a>(
+        &self,
+        names: impl Iterator<Item = (&'a str, bool)> + Clone,
+    ) -> Result<(), String> {
+        optim_group::check_matches(&self.groups, names)
+    }
+
+    /// Returns the default `beta1` and `beta2` of `kind`.
+    pub(crate) fn default_betas(raw: &RawValues, kind: OptimKind) -> Result<[f64; 2], Error> {
+        let tuned = fine_tuning::is_fine_tuning(raw)?;
+        let beta2 = match kind {
+            OptimKind::Lion => 0.99,
+            OptimKind::AdamW | OptimKind::Sgd if tuned => 0.999,
+            OptimKind::AdamW | OptimKind::Sgd => 0.95,
+        };
+        Ok([0.9, beta2])
+    }
+
     /// Returns the default number of steps between multiplications by `gamma` in a run of `steps`.
     pub(crate) fn default_step_size(steps: u64) -> u64 {
         steps.div_ceil(3)

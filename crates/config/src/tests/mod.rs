@@ -5,6 +5,7 @@ mod adapters;
 mod conversations;
 mod files;
 mod fine_tuning;
+mod groups;
 mod offload;
 mod properties;
 mod refused;

@@ -9,7 +9,7 @@ use super::within;
 use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::init::Init;
-use crate::parameters::Parameters;
+use crate::parameters::{ParameterRole, Parameters};
 
 /// Embeds tokens, and adds position embeddings if there are any. Positions restart with each document.
 #[derive(Debug)]
@@ -67,7 +67,9 @@ impl Embedding {
     ) -> Result<Self> {
         let is_sharded = parameters.style(name).is_some();
         let shards_rows = parameters.shards_rows();
-        let tables = parameters.create_shards(name, [vocabulary, width], init)?;
+        let tables = parameters.with_role(ParameterRole::Embedding, |parameters| {
+            parameters.create_shards(name, [vocabulary, width], init)
+        })?;
         let noise = EmbeddingNoise::new(parameters, name, is_sharded && shards_rows);
         Ok(Embedding { tables, padding: None, positions: Table::None, is_sharded, shards_rows, noise })
     }
@@ -89,8 +91,10 @@ impl Embedding {
         context: usize,
         init: Init,
     ) -> Result<Self> {
-        let positions = Table::Learned(parameters.create(name, [context, self.width()], init)?);
-        Ok(Embedding { positions, ..self })
+        let table = parameters.with_role(ParameterRole::Embedding, |parameters| {
+            parameters.create(name, [context, self.width()], init)
+        })?;
+        Ok(Embedding { positions: Table::Learned(table), ..self })
     }
 
     /// Registers sinusoidal positions as the buffer `name`, of shape `[context, width]` (Vaswani and others,

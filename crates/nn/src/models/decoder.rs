@@ -10,7 +10,7 @@ use crate::layers::{
     Dropout, Embedding, Layer, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
 };
 use crate::model::{Input, Model, Stage};
-use crate::parameters::Parameters;
+use crate::parameters::{ParameterRole, Parameters};
 use crate::recompute::Recompute;
 
 /// Expected input of the first stage, in errors; [`OUTPUT`] is the other stages'.
@@ -158,7 +158,9 @@ fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Line
         let style = parameters.style(table);
         let rows = parameters.sharding([vocabulary, width], style.as_ref())?;
         parameters.for_each_shard(style.is_some(), |parameters| {
-            parameters.create_unused(table, rows.clone(), init)
+            parameters.with_role(ParameterRole::Embedding, |parameters| {
+                parameters.create_unused(table, rows.clone(), init)
+            })
         })?;
         share(parameters, table)?;
     }

@@ -143,6 +143,10 @@ impl fmt::Display for PlanReport {
             self.tuning.as_ref().map(|tuning| tuning as _),
         ];
         costs.into_iter().flatten().try_for_each(|cost| writeln!(f, "\n{cost}"))?;
+        if !self.groups.is_empty() {
+            writeln!(f)?;
+        }
+        self.groups.iter().try_for_each(|group| writeln!(f, "{group}"))?;
         let host: Vec<_> =
             self.fit.host.parts.iter().map(|part| format!("{} {}", bytes(part.bytes), part.name)).collect();
         writeln!(f, "\nbeside that on the host {}: {}", bytes(self.fit.host.bytes()), host.join(", "))?;

@@ -86,8 +86,11 @@ fn ten_steps_of_adamw_match_transformers() {
 
 fn adamw(model: &dyn Model, batch: &[Tensor; 2], options: &Value) -> Vec<f32> {
     let number = |key: &str| options[key].as_f64().unwrap() as f32;
-    let slot =
-        |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.weight.tensor().unwrap(), decay: p.decay };
+    let slot = |p: &nn::Parameter| Slot {
+        name: p.name.clone(),
+        weight: p.weight.tensor().unwrap(),
+        decay: !p.role.is_vector(),
+    };
     let slots: Vec<_> = model.parameters().list().iter().map(slot).collect();
     let rule = UpdateRule::AdamW {
         beta1: 0.9,

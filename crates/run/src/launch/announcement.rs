@@ -4,6 +4,7 @@ use config::{RecomputePolicy, RunConfig};
 use nn::Examples;
 use plan::{partition, recompute};
 use telemetry::units::{bytes, grouped};
+use worker::stages::parameter_optim::GroupSummary;
 
 use super::agreement::Launch;
 use crate::options::RunOptions;
@@ -65,6 +66,9 @@ pub(super) fn announce(launch: &Launch, options: &RunOptions) {
     if config.stages() > 1 {
         let layers = setup.blueprint.layers_of_stages();
         tracing::info!("layers of each stage: {layers}, {}", partition::in_words(config));
+    }
+    for group in GroupSummary::all(config, &setup.blueprint) {
+        tracing::info!("{group}");
     }
     if let Some(plan) = plans.largest() {
         let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use collective::{Axis, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
-use nn::{Model, Sharding, Shards, Stage};
+use nn::{Model, ParameterRole, Sharding, Shards, Stage};
 use parallel::data::{BucketLayout, OptimizerShards, WeightLayout};
 use parallel::pipeline::{Crossing, Schedule, StageLayout};
 use tensor::Shape;
@@ -17,7 +17,7 @@ use crate::error::{Result, WorkerError};
 use crate::observers::hooks::ModelHook;
 use crate::setup::buffers::{BufferEntry, BufferList};
 use crate::setup::crossings;
-use config::{Precision, RunConfig};
+use config::{Optim, Precision, RunConfig};
 
 /// A parameter of the whole model, or one of the shards that a rank holds of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,8 @@ pub struct Entry {
     pub shard: usize,
     /// Type of the compute weights; U8 for a quantized parameter, which is stored as bytes.
     pub dtype: DType,
+    /// Role in the model.
+    pub role: ParameterRole,
     /// Number of elements of the whole parameter.
     pub elements: usize,
     /// Whether the parameter is trained.
@@ -129,6 +131,11 @@ impl Blueprint {
         }
         let names = parameters.iter().map(|entry: &Entry| entry.name.as_str());
         config.tuning.check(names, &adapters).map_err(|(key, reason)| {
+            WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.find(key)))
+        })?;
+        let names = parameters.iter().map(|entry| (entry.name.as_str(), entry.trained));
+        config.optim.check_groups(names).map_err(|reason| {
+            let key = Optim::groups;
             WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.find(key)))
         })?;
         if let Some(fp8) = &config.fp8 {
@@ -313,7 +320,9 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &
             let dtype = parameter.weight.dtype();
             let trained = parameter.trained;
             let elements = parameter.elements() * sharding.parts();
-            parameters.push(Entry { name, sharding, shard, dtype, elements, trained, holders: Vec::new() });
+            let role = parameter.role;
+            let holders = Vec::new();
+            parameters.push(Entry { name, sharding, shard, dtype, role, elements, trained, holders });
         }
         parameters[position].holders.push((stage, number));
     }

@@ -1,6 +1,7 @@
 //! The stages of a rank: models, gradient buckets, and the norm of all gradients.
 
 pub mod optimizer;
+pub mod parameter_optim;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -117,9 +118,9 @@ impl ModelNorm {
         for (part, stage) in parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline))) {
             let reduction = &part.reduction;
             for (owned, gradient) in reduction.shards().own().iter().zip(reduction.gradients()) {
-                let nn::Parameter { name, decay, .. } = &part.model.parameters().list()[owned.parameter];
+                let nn::Parameter { name, role, .. } = &part.model.parameters().list()[owned.parameter];
                 let weight = part.own_weight(owned)?;
-                slots.push(Slot { name: name.clone(), weight, decay: *decay });
+                slots.push(Slot { name: name.clone(), weight, decay: !role.is_vector() });
                 // Only the first copy of a tied parameter counts.
                 let first_copy = blueprint.find(stage, owned.parameter).filter(|(_, is_first)| *is_first);
                 // Ranks along the tensor axis have equal gradients of parameters that are not divided, and

@@ -90,7 +90,7 @@ pub(crate) fn arrays(worker: &Worker) -> Result<Vec<Array>> {
     let config = &worker.setup().config;
     for parts in worker.blueprint().wholes() {
         let entry = &worker.blueprint().parameters[parts[0]];
-        let states = optimizer::state_arrays(config, &entry.name, entry.shape()).into_iter();
+        let states = optimizer::state_arrays(config, entry).into_iter();
         for state in states.filter(|_| entry.trained) {
             all.push(array(worker, parts, state, &tensors)?);
         }

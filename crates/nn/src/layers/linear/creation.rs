@@ -10,7 +10,7 @@ use super::{Linear, LinearShard};
 use crate::error::{NnError, Result};
 use crate::fp8::LinearRole;
 use crate::init::Init;
-use crate::parameters::Parameters;
+use crate::parameters::{ParameterRole, Parameters};
 use crate::placements::ParallelStyle;
 
 /// Sizes and initial values of a layer.
@@ -138,7 +138,9 @@ impl LinearShard {
         let weight_name = format!("{name}.weight");
         let weight = match role {
             LinearRole::Inner => parameters.create_matrix(&weight_name, sharding, init)?,
-            LinearRole::Head => parameters.create_sharded(&weight_name, sharding, init)?,
+            LinearRole::Head => parameters.with_role(ParameterRole::Head, |parameters| {
+                parameters.create_sharded(&weight_name, sharding, init)
+            })?,
         };
         let mut layer = LinearShard {
             weight,

@@ -1,0 +1,229 @@
+//! The settings with which each parameter is updated, and the groups of parameters that share them.
+
+use config::{Optim, OptimGroup, OptimKind, RunConfig};
+use device::DType;
+use nn::{Lora, Parameter, ParameterRole};
+use optim::UpdateRule;
+use serde::Serialize;
+use telemetry::units::{counted, grouped};
+use tensor::Shape;
+
+use crate::build;
+use crate::setup::blueprint::{Blueprint, Entry};
+
+/// Properties of a parameter on which its settings depend.
+#[derive(Clone, Copy, Debug)]
+pub struct OptimizedParameter<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// Shape of the whole parameter.
+    pub shape: Shape,
+    /// Role in the model.
+    pub role: ParameterRole,
+}
+
+impl<'a> From<&'a Parameter> for OptimizedParameter<'a> {
+    fn from(parameter: &'a Parameter) -> Self {
+        let Parameter { name, sharding, role, .. } = parameter;
+        OptimizedParameter { name, shape: sharding.whole(), role: *role }
+    }
+}
+
+impl<'a> From<&'a Entry> for OptimizedParameter<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        OptimizedParameter { name: &entry.name, shape: entry.shape(), role: entry.role }
+    }
+}
+
+/// The settings with which a parameter is updated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ParameterOptim {
+    /// Index of the parameter's group in [`group_names`].
+    pub group: usize,
+    /// Update rule.
+    pub rule: UpdateRule,
+    /// Factor of the learning rate.
+    pub rate_factor: f32,
+    /// Storage type of the rule's states.
+    pub states: DType,
+    /// Whether the rule's weight decay applies.
+    pub decays: bool,
+}
+
+impl ParameterOptim {
+    /// Returns the settings of a parameter of a run of `config`: of the first group of `optim.groups` that
+    /// matches its name, or else of a default group.
+    pub fn new<'a>(config: &RunConfig, parameter: impl Into<OptimizedParameter<'a>>) -> Self {
+        let OptimizedParameter { name, role, .. } = parameter.into();
+        let groups = &config.optim.groups;
+        let default = || groups.len() + DefaultGroup::find(config, name, role) as usize;
+        let own = groups.iter().position(|group| group.matches(name));
+        Self::in_group(config, own.unwrap_or_else(default), role)
+    }
+
+    /// Returns the settings of a matrix that no group of `optim.groups` matches.
+    pub fn default_of(config: &RunConfig) -> Self {
+        let group = config.optim.groups.len() + DefaultGroup::Decayed as usize;
+        Self::in_group(config, group, ParameterRole::Matrix)
+    }
+
+    /// Returns the settings of a parameter in the group with index `group`.
+    fn in_group(config: &RunConfig, group: usize, role: ParameterRole) -> Self {
+        let optim = &config.optim;
+        let own = optim.groups.get(group).cloned().unwrap_or_default();
+        let is_faster_b = group == optim.groups.len() + DefaultGroup::LoraB as usize;
+        let of_default = if is_faster_b { config.lora.b_learning_rate } else { 1.0 };
+        ParameterOptim {
+            group,
+            rule: update_rule(optim, &own),
+            rate_factor: own.learning_rate.unwrap_or(of_default) as f32,
+            states: build::state_dtype(config),
+            decays: own.weight_decay.is_some() || optim.decay_norms || !role.is_vector(),
+        }
+    }
+
+    /// Returns whether one launch may update this parameter and another one of `other`. Weight decay is
+    /// switched off parameter by parameter.
+    pub fn is_updated_with(&self, other: &Self) -> bool {
+        (self.rule, self.rate_factor, self.states) == (other.rule, other.rate_factor, other.states)
+    }
+}
+
+/// Groups of the parameters that no group of `optim.groups` matches, in the order of their indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DefaultGroup {
+    /// Matrices B of adapters with a learning rate of their own.
+    LoraB,
+    /// All others that are decayed.
+    Decayed,
+    /// Norms and biases that are not decayed.
+    Undecayed,
+}
+
+impl DefaultGroup {
+    /// Names of the groups, in the order of their indices.
+    const NAMES: [&'static str; 3] = [Optim::LORA_GROUP, Optim::DEFAULT_GROUP, Optim::UNDECAYED_GROUP];
+
+    /// Returns the group of the parameter `name`.
+    fn find(config: &RunConfig, name: &str, role: ParameterRole) -> Self {
+        let is_faster_b =
+            config.tuning.lora().is_some() && config.lora.b_learning_rate != 1.0 && Lora::is_b(name);
+        match role.is_vector() && !config.optim.decay_norms {
+            _ if is_faster_b => DefaultGroup::LoraB,
+            true => DefaultGroup::Undecayed,
+            false => DefaultGroup::Decayed,
+        }
+    }
+}
+
+/// Returns the names of all groups that parameters may have, in the order of their indices.
+pub fn group_names(config: &RunConfig) -> Vec<String> {
+    let own = config.optim.groups.iter().map(|group| group.name().to_owned());
+    own.chain(DefaultGroup::NAMES.map(str::to_owned)).collect()
+}
+
+/// Returns the update rule of the parameters of `group`.
+fn update_rule(optim: &Optim, group: &OptimGroup) -> UpdateRule {
+    let weight_decay = group.weight_decay.unwrap_or(optim.weight_decay) as f32;
+    let beta1 = group.beta1.unwrap_or(optim.beta1) as f32;
+    let beta2 = group.beta2.unwrap_or(optim.beta2) as f32;
+    match group.kind_or(optim.kind) {
+        OptimKind::AdamW => UpdateRule::AdamW { beta1, beta2, epsilon: optim.epsilon as f32, weight_decay },
+        OptimKind::Lion => UpdateRule::Lion { beta1, beta2, weight_decay },
+        OptimKind::Sgd => UpdateRule::Sgd { momentum: optim.momentum as f32, weight_decay },
+    }
+}
+
+/// A group of trained parameters with its settings, as logs and plans show it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupSummary {
+    /// Name.
+    pub name: String,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// Number of elements of all tensors.
+    pub parameters: u64,
+    /// Name of the update rule.
+    pub kind: &'static str,
+    /// Factor of the learning rate.
+    pub rate_factor: f32,
+    /// Weight decay; 0 if it applies to no tensor.
+    pub weight_decay: f32,
+    /// Number of norms and biases to which the weight decay does not apply.
+    pub undecayed: usize,
+    /// Decay rates of the rule, or its momentum.
+    pub decay_rates: Vec<f32>,
+}
+
+impl GroupSummary {
+    /// Returns the groups that have parameters, in the order of their indices.
+    pub fn all(config: &RunConfig, blueprint: &Blueprint) -> Vec<Self> {
+        let mut summaries: Vec<Option<Self>> = Vec::new();
+        let names = group_names(config);
+        summaries.resize_with(names.len(), || None);
+        for parts in blueprint.wholes() {
+            let entry = &blueprint.parameters[parts[0]];
+            if !entry.trained {
+                continue;
+            }
+            let optim = ParameterOptim::new(config, entry);
+            let summary =
+                summaries[optim.group].get_or_insert_with(|| Self::empty(&names[optim.group], &optim));
+            summary.tensors += 1;
+            summary.parameters += entry.elements as u64;
+            summary.undecayed += usize::from(!optim.decays);
+        }
+        let mut summaries: Vec<_> = summaries.into_iter().flatten().collect();
+        for summary in summaries.iter_mut().filter(|summary| summary.undecayed == summary.tensors) {
+            summary.weight_decay = 0.0;
+            summary.undecayed = 0;
+        }
+        summaries
+    }
+
+    /// Returns the settings of the group `name`, without parameters.
+    fn empty(name: &str, optim: &ParameterOptim) -> Self {
+        let (kind, weight_decay, decay_rates) = match optim.rule {
+            UpdateRule::AdamW { beta1, beta2, weight_decay, .. } => {
+                (OptimKind::AdamW, weight_decay, vec![beta1, beta2])
+            }
+            UpdateRule::Lion { beta1, beta2, weight_decay } => {
+                (OptimKind::Lion, weight_decay, vec![beta1, beta2])
+            }
+            UpdateRule::Sgd { momentum, weight_decay } => (OptimKind::Sgd, weight_decay, vec![momentum]),
+        };
+        let rate_factor = optim.rate_factor;
+        let name = name.to_owned();
+        let kind = kind.name();
+        GroupSummary {
+            name,
+            tensors: 0,
+            parameters: 0,
+            kind,
+            rate_factor,
+            weight_decay,
+            undecayed: 0,
+            decay_rates,
+        }
+    }
+}
+
+impl std::fmt::Display for GroupSummary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let GroupSummary { name, tensors, parameters, kind, rate_factor, weight_decay, undecayed, .. } = self;
+        let tensors = counted(*tensors as u64, "tensor");
+        write!(f, "optimizer group {name}: {tensors}, {} parameters, {kind}", grouped(*parameters))?;
+        if *rate_factor != 1.0 {
+            write!(f, ", {rate_factor} times the learning rate")?;
+        }
+        write!(f, ", weight decay {weight_decay}")?;
+        if *undecayed > 0 {
+            write!(f, " except of {undecayed} norms and biases")?;
+        }
+        match self.decay_rates.as_slice() {
+            [momentum] => write!(f, ", momentum {momentum}"),
+            [beta1, beta2] => write!(f, ", betas {beta1} and {beta2}"),
+            _ => Ok(()),
+        }
+    }
+}
