@@ -43,10 +43,7 @@ impl Trained {
         let matrix = |index: &usize| MatrixParameter {
             matrices: list[*index].matrices.clone(),
             sharding: list[*index].sharding.clone(),
-            parts: vec![MatrixPart {
-                ranges: vec![0..slots[*index].weight.elements()],
-                slot: Some(*index),
-            }],
+            parts: vec![MatrixPart { ranges: vec![0..slots[*index].weight.elements()], slot: Some(*index) }],
         };
         let matrices: Vec<_> = hidden.iter().map(matrix).collect();
         let grid = RankGrid::new(&[], 0).unwrap();
@@ -58,8 +55,7 @@ impl Trained {
         let states = StateOptions::default();
         let adamw = GroupOptions { rule, rate_factor: 0.1, states: states.clone(), slots: rest };
         let waves = owners.waves().map(<[usize]>::to_vec).collect();
-        let muon =
-            MatrixGroupOptions { momentum: 0.95, weight_decay: 0.1, rate_factor: 1.0, states, waves };
+        let muon = MatrixGroupOptions { momentum: 0.95, weight_decay: 0.1, rate_factor: 1.0, states, waves };
         let optimizer = Optimizer::with_matrices((device, None), &slots, (&[adamw], &[muon]), slots.len());
         let state = StepState::new(device).unwrap();
         state.set_learning_rate(RATE).unwrap();

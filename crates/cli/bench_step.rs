@@ -68,6 +68,7 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
         OptimKind::AdamW => "AdamW",
         OptimKind::Lion => "Lion",
         OptimKind::Sgd => "SGD",
+        OptimKind::Muon => "Muon",
     };
     let settings = format!(
         "micro-batch {}, {} a step, {}, {}, clipping at {}",

@@ -24,6 +24,7 @@ use worker::DeviceChoice;
 use worker::Setup;
 use worker::build;
 use worker::feed::first_batch;
+use worker::stages::matrices::{self, MatrixGroup};
 use worker::stages::{self, optimizer};
 
 /// Number of untimed steps of each layer.
@@ -124,6 +125,7 @@ struct Alone<'a> {
     device: &'a Device,
     part: StagePart,
     optimizer: Optimizer,
+    matrices: Vec<MatrixGroup>,
     norm: GradientNorm,
     group: DividedGroup,
     /// The micro-batch for the first layer, or the previous layer's output.
@@ -153,7 +155,8 @@ impl<'a> Alone<'a> {
         let devices = (device, host.as_ref());
         let parts =
             stages::build(devices, config, grid, (std::slice::from_ref(stage), &Arc::default()), None)?;
-        let optimizer = optimizer::build(devices, config, &parts)?;
+        let matrices = matrices::groups(device, config, &grid, &parts)?;
+        let optimizer = optimizer::build(devices, config, &parts, &matrices)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;
@@ -164,6 +167,7 @@ impl<'a> Alone<'a> {
             device,
             part,
             optimizer,
+            matrices,
             norm,
             group: DividedGroup::undivided(Communicator::solo().group),
             input: before?.unwrap_or(inputs),
@@ -186,7 +190,16 @@ impl<'a> Alone<'a> {
         let gradients = self.part.reduction.gradients();
         self.norm.measure(gradients)?;
         // The learning rate is 0, so weights do not change.
-        self.optimizer.step(gradients, self.norm.state())?;
+        let state = self.norm.state();
+        self.optimizer.update_first_slots(gradients, state)?;
+        self.optimizer.update_matrices(gradients, state, |group, wave, directions| {
+            Ok::<_, BenchError>(self.matrices[group].owners.orthogonalise(
+                &self.group.all,
+                wave,
+                directions,
+            )?)
+        })?;
+        self.optimizer.update_other_slots(gradients, state)?;
         let updated = self.device.mark()?;
         self.device.synchronize()?;
         let time = |from: &Mark, to: &Mark| -> Result<f64> {

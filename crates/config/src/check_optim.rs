@@ -7,7 +7,8 @@ use crate::run_config::RunConfig;
 use crate::sections::Optim;
 
 /// Names of the groups of parameters that no group of `optim.groups` has.
-const DEFAULTS: [&str; 3] = [Optim::DEFAULT_GROUP, Optim::UNDECAYED_GROUP, Optim::LORA_GROUP];
+const DEFAULTS: [&str; 4] =
+    [Optim::DEFAULT_GROUP, Optim::MATRICES_GROUP, Optim::UNDECAYED_GROUP, Optim::LORA_GROUP];
 
 /// Refuses a minimum rate above the maximum, 8-bit state of a rule without state, and groups that contradict
 /// each other.
@@ -27,6 +28,11 @@ pub(crate) fn check_optim(raw: &RawValues, config: &RunConfig) -> Result<(), Err
                       keeps none"
             .to_owned();
         return Err(raw.conflict(&[Optim::state, Optim::momentum], reason));
+    }
+    if optim.muon_coefficients.len() != 3 {
+        let count = optim.muon_coefficients.len();
+        let reason = format!("{} has {count} numbers and needs 3: a, b and c", Optim::muon_coefficients);
+        return Err(raw.conflict(&[Optim::muon_coefficients], reason));
     }
     check_groups(raw, optim)
 }
@@ -48,7 +54,9 @@ fn check_groups(raw: &RawValues, optim: &Optim) -> Result<(), Error> {
         }
         let kind = group.kind_or(optim.kind);
         let betas = [("beta1", group.beta1), ("beta2", group.beta2)];
-        if let Some((key, _)) = betas.iter().find(|(_, beta)| beta.is_some() && !kind.has_betas()) {
+        // Beside Muon, AdamW has them.
+        let has_betas = kind.has_betas() || group.kind.is_none() && kind == OptimKind::Muon;
+        if let Some((key, _)) = betas.iter().find(|(_, beta)| beta.is_some() && !has_betas) {
             return refuse(format!("{key} has no use with kind = \"{}\"", kind.name()));
         }
     }

@@ -92,6 +92,19 @@ system::names! {
         Lion = "lion",
         /// Stochastic gradient descent with momentum.
         Sgd = "sgd",
+        /// Muon: orthogonalised momentum for matrices of hidden layers, AdamW for all other parameters.
+        Muon = "muon",
+    }
+}
+
+system::names! {
+    /// The factor of Muon's orthogonalised matrices.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MuonScale {
+        /// √max(1, rows / columns).
+        Spectral = "spectral",
+        /// 0.2 · √max(rows, columns).
+        Rms = "rms",
     }
 }
 

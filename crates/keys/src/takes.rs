@@ -36,6 +36,8 @@ pub enum Takes {
 /// Interval of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
+    /// Any: (−∞, ∞)
+    Any,
     /// At least 0: \[0, ∞)
     NotNegative,
     /// Greater than 0: (0, ∞)
@@ -78,6 +80,7 @@ impl Interval {
         let single = number as f32;
         single.is_finite()
             && match self {
+                Self::Any => true,
                 Self::NotNegative => single >= 0.0,
                 Self::Positive => single > 0.0,
                 Self::Fraction => (0.0..1.0).contains(&single),
@@ -90,6 +93,7 @@ impl fmt::Display for Takes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(least, most) => write!(f, "an integer {}", bounds(*least, *most)),
+            Self::Number(Interval::Any) => f.write_str("a number in the range of f32"),
             Self::Number(Interval::NotNegative) => f.write_str("0 or a positive number in the range of f32"),
             Self::Number(Interval::Positive) => f.write_str("a positive number in the range of f32"),
             Self::Number(Interval::Fraction) => f.write_str("a number from 0 to below 1"),

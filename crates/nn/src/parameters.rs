@@ -50,7 +50,7 @@ pub struct Parameter {
     /// Role in the model.
     pub role: ParameterRole,
     /// Numbers of rows of the whole matrices that the parameter stacks: one, or the parts of a fused matrix or
-    /// of experts. Empty unless they are matrices of a hidden layer: not tables, heads, routers or filters.
+    /// of experts. Empty for other roles than [`ParameterRole::Hidden`].
     pub matrices: Vec<usize>,
     /// Initial values.
     pub init: Init,

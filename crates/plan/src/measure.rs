@@ -16,7 +16,7 @@ use worker::build;
 use worker::dataset::Dataset;
 use worker::feed::first_batch;
 use worker::setup::blueprint;
-use worker::stages::{self, optimizer};
+use worker::stages::{self, matrices, optimizer};
 
 /// FLOPs of matmuls in the time in which a GPU moves a byte: approximately an H200 in bf16, at the rates
 /// measured by `plimsoll bench step` (see `benches/notes/training_step.md`).
@@ -77,12 +77,15 @@ fn layer_alone(
     let host = build::host_pool(device, config)?;
     let own = (std::slice::from_ref(stage), &Arc::default());
     let mut parts = stages::build((device, host.as_ref()), config, grid, own, None)?;
-    // Buffers for offloaded state are shared by all layers.
+    // Buffers for offloaded state are shared by all layers, and so is the workspace of matrices.
+    let before_matrices = held(device);
+    let matrices = matrices::groups(device, config, &grid, &parts)?;
+    let workspace = held(device) - before_matrices;
     let optimizer = match config.optim.offload {
         true => None,
-        false => Some(optimizer::build((device, None), config, &parts)?),
+        false => Some(optimizer::build((device, None), config, &parts, &matrices)?),
     };
-    let parameters = held(device) - start;
+    let parameters = held(device) - start - workspace;
     let group = DividedGroup::counted(config.parallel.replicas(), config.parallel.owners());
     let mut measure = LayerMeasure::default();
     let mut logs: [CallLog; 3] = Default::default();

@@ -152,7 +152,7 @@ impl<'a> Screen<'a> {
 fn state_bytes(config: &RunConfig) -> [f64; 2] {
     let moments = match config.optim.kind {
         OptimKind::AdamW => 2.0,
-        OptimKind::Lion | OptimKind::Sgd => 1.0,
+        OptimKind::Lion | OptimKind::Sgd | OptimKind::Muon => 1.0,
     };
     let state = build::state_dtype(config).bytes() as f64;
     let copy = if config.precision.weight_dtype() == DType::F32 { 0.0 } else { 2.0 };

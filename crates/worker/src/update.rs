@@ -9,12 +9,15 @@ use parallel::pipeline::StagePart;
 use crate::build;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::stages::matrices::{self, MatrixGroup};
 use crate::stages::{ModelNorm, optimizer};
 
 /// The state of a rank's parameter updates.
 pub(crate) struct Update {
     pub(crate) norm: Rc<ModelNorm>,
     pub(crate) optimizer: Optimizer,
+    /// The optimizer's groups of matrices, in order.
+    pub(crate) matrices: Vec<MatrixGroup>,
     /// The host pool for offloaded data; `None` if nothing is offloaded.
     pub(crate) host: Option<Device>,
     pub(crate) schedule: Schedule,
@@ -27,12 +30,14 @@ impl Update {
     pub(crate) fn new(engine: &Engine, parts: &[StagePart], host: Option<Device>) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
         let config = &setup.config;
-        let optimizer = optimizer::build((device, host.as_ref()), config, parts)?;
+        let matrices = matrices::groups(device, config, grid, parts)?;
+        let optimizer = optimizer::build((device, host.as_ref()), config, parts, &matrices)?;
         let norm = ModelNorm::new(device, config, grid, &setup.blueprint, parts)?;
         let scale_rule = build::scale_rule(config);
         if scale_rule.is_some() {
             norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
         }
-        Ok(Update { norm: Rc::new(norm), optimizer, host, schedule: build::schedule(config), scale_rule })
+        let schedule = build::schedule(config);
+        Ok(Update { norm: Rc::new(norm), optimizer, matrices, host, schedule, scale_rule })
     }
 }

@@ -6,15 +6,16 @@ use super::MOST;
 use super::lora::LoraSection;
 use super::memory::Memory;
 use super::train::Train;
-use crate::choices::{DataKind, OptimKind, ScheduleName, StateType};
+use crate::choices::{DataKind, MuonScale, OptimKind, ScheduleName, StateType};
 use crate::fine_tuning;
 use crate::optim_group::{self, OptimGroup};
 
 section! {
     /// `[optim]`: the optimizer and its learning rate.
     pub struct Optim = "optim" {
-        /// AdamW; Lion, which has one moment instead of two and needs a learning rate 3 to 10 times lower; or
-        /// stochastic gradient descent with momentum.
+        /// AdamW; Lion, which has one moment instead of two and needs a learning rate 3 to 10 times lower;
+        /// stochastic gradient descent with momentum; or Muon, which orthogonalises the momentum of each
+        /// matrix of a hidden layer and leaves all other parameters to AdamW.
         kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
         /// Storage type of moments and velocity. "bf16" takes half the bytes; updates are rounded
         /// stochastically, with the same random numbers on every grid. "8bit" takes a quarter: one of 256
@@ -93,7 +94,8 @@ section! {
         /// Maximum gradient norm, to which larger gradients are scaled; 0: no clipping.
         clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0").may_change();
         /// Decay rate of the gradient's running mean; in Lion, the mean's weight in the update direction.
-        beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw", "lion"]);
+        beta1: f64 =
+            Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw", "lion", "muon"]);
         /// Decay rate of the squared gradient's running mean; in Lion, of the gradient's running mean.
         beta2: f64 = Row::number(Interval::Fraction)
             .derived("0.95 for AdamW, in fine-tuning 0.999; 0.99 for Lion", |raw| {
@@ -101,15 +103,33 @@ section! {
                 let rule = if is_lion { OptimKind::Lion } else { OptimKind::AdamW };
                 Ok(Optim::default_betas(raw, rule)?[1].into())
             })
-            .only(Optim::kind, &["adamw", "lion"]);
+            .only(Optim::kind, &["adamw", "lion", "muon"]);
         /// Small number added to the denominator of the update.
         epsilon: f64 = Row::number(Interval::Positive)
             .default("1e-8")
-            .only_or_in(Optim::kind, &["adamw"], Optim::groups);
+            .only_or_in(Optim::kind, &["adamw", "muon"], Optim::groups);
         /// The momentum factor: the fraction of the velocity that an update keeps.
         momentum: f64 = Row::number(Interval::Fraction)
             .default("0.9")
             .only_or_in(Optim::kind, &["sgd"], Optim::groups);
+        /// The fraction of a matrix's running mean of gradients that an update keeps.
+        muon_momentum: f64 = Row::number(Interval::Fraction)
+            .default("0.95")
+            .only_or_in(Optim::kind, &["muon"], Optim::groups);
+        /// The factor of an orthogonalised matrix. "rms" is 0.2 · √max(rows, columns), with which AdamW's
+        /// learning rates carry over; "spectral" is √max(1, rows / columns), for rates about 20 times higher.
+        muon_scale: MuonScale = choice!(MuonScale, MuonScale::ALL)
+            .default("\"rms\"")
+            .only_or_in(Optim::kind, &["muon"], Optim::groups);
+        /// Coefficients a, b and c of the five Newton–Schulz iterations: X becomes aX + (bG + cG²)X with
+        /// G = XXᵀ.
+        muon_coefficients: Vec<f64> = Row::numbers(Interval::Any)
+            .default("[3.4445, -4.775, 2.0315]")
+            .only_or_in(Optim::kind, &["muon"], Optim::groups);
+        /// A factor of the learning rate for the parameters that AdamW updates beside Muon: embeddings, the
+        /// head, norms, biases and routers.
+        muon_adamw_rate: f64 =
+            Row::number(Interval::Positive).default("1.0").only(Optim::kind, &["muon"]).may_change();
         /// Parameters with settings of their own: `[[optim.groups]]` with `match`, a glob of names of
         /// parameters or a list of globs, and any of `kind`, `learning_rate` (a factor of the schedule's
         /// rate), `weight_decay` (also of norms and biases), `beta1` and `beta2`. Other settings are those of
@@ -152,7 +172,8 @@ fn default_warmup_ratio(raw: &RawValues) -> Result<f64, Error> {
 
 /// Sets the decay rates of groups whose rule is not `optim.kind`, which do not inherit them.
 fn complete_groups(mut groups: Vec<OptimGroup>, raw: &RawValues) -> Result<Vec<OptimGroup>, Error> {
-    let own = raw.text(Optim::kind)?;
+    // Beside Muon, parameters are AdamW's.
+    let own = raw.text(Optim::kind)?.replace(OptimKind::Muon.name(), OptimKind::AdamW.name());
     for group in &mut groups {
         let Some(kind) = group.kind.filter(|kind| kind.name() != own && kind.has_betas()) else { continue };
         let [beta1, beta2] = Optim::default_betas(raw, kind)?;
@@ -165,6 +186,8 @@ fn complete_groups(mut groups: Vec<OptimGroup>, raw: &RawValues) -> Result<Vec<O
 impl Optim {
     /// Name of the group of parameters that no other group has.
     pub const DEFAULT_GROUP: &'static str = "default";
+    /// Name of the group of matrices that Muon updates and no other group has.
+    pub const MATRICES_GROUP: &'static str = "matrices";
     /// Name of the group of norms and biases that no other group has, which are not decayed.
     pub const UNDECAYED_GROUP: &'static str = "norms and biases";
     /// Name of the group of the matrices B of adapters, with `lora.b_learning_rate`.
@@ -182,13 +205,20 @@ impl Optim {
         optim_group::check_matches(&self.groups, names)
     }
 
+    /// Returns whether Muon updates any parameter.
+    #[must_use]
+    pub fn uses_muon(&self) -> bool {
+        let kinds = self.groups.iter().map(|group| group.kind_or(self.kind));
+        kinds.chain([self.kind]).any(|kind| kind == OptimKind::Muon)
+    }
+
     /// Returns the default `beta1` and `beta2` of `kind`.
     pub(crate) fn default_betas(raw: &RawValues, kind: OptimKind) -> Result<[f64; 2], Error> {
         let tuned = fine_tuning::is_fine_tuning(raw)?;
         let beta2 = match kind {
             OptimKind::Lion => 0.99,
-            OptimKind::AdamW | OptimKind::Sgd if tuned => 0.999,
-            OptimKind::AdamW | OptimKind::Sgd => 0.95,
+            _ if tuned => 0.999,
+            _ => 0.95,
         };
         Ok([0.9, beta2])
     }

@@ -49,7 +49,8 @@ impl Parameters {
             let dtype = self.frozen_type().filter(|_| !self.tuning.trains(name)).unwrap_or(self.dtype);
             let rows = sharding.whole().rows();
             let id = self.register_as((name, None), (sharding, dtype), init)?;
-            self.list[id.0].matrices = self.fused_rows(name, rows);
+            let rows = self.fused_rows(name, rows);
+            self.stack(name, &rows);
             return Ok(self.use_of(id));
         };
         let bytes = blocks.bytes();

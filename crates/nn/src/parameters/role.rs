@@ -10,7 +10,10 @@ pub enum ParameterRole {
     Embedding,
     /// The matrix of the layer that computes the model's output.
     Head,
-    /// Any other parameter of two or more dimensions.
+    /// A matrix of a hidden layer, or a stack of such matrices.
+    Hidden,
+    /// Any other parameter of two or more dimensions, such as a router's matrix or the filters of a
+    /// convolution.
     Matrix,
     /// A parameter of one dimension, such as a bias or the weights of a norm.
     Vector,

@@ -4,7 +4,7 @@ use autograd::Weight;
 use collective::Axis;
 use tensor::Shape;
 
-use super::{Parameters, Turn, Use};
+use super::{ParameterRole, Parameters, Turn, Use};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::placements::{ParallelStyle, PlacementTable};
@@ -61,9 +61,10 @@ impl Parameters {
         }
     }
 
-    /// Records that the parameter `name` stacks matrices of these numbers of rows.
+    /// Records that the parameter `name` stacks matrices of a hidden layer, of these numbers of rows.
     pub(crate) fn stack(&mut self, name: &str, rows: &[usize]) {
         for parameter in self.list.iter_mut().filter(|parameter| parameter.name == name) {
+            parameter.role = ParameterRole::Hidden;
             parameter.matrices = rows.to_vec();
         }
     }

@@ -2,7 +2,7 @@
 
 use autograd::ops::Windows;
 use autograd::{Tape, Var, ops};
-use nn::layers::{Activation, Linear, Stack, within};
+use nn::layers::{Linear, Stack, within};
 use nn::{Init, Input, Model, NnError, Parameters, Recompute, Result, Stage};
 use tensor::Tensor;
 

@@ -6,7 +6,7 @@ use collective::{
     Axis, Collective, Communicator, GridGroups, PeerAccess, PeerAccessOptions, RankGrid, RankTree, SumKernels,
 };
 use device::{Backend, DType, Device};
-use parallel::data::{DataCollectives, SharedTensors};
+use parallel::data::{DataCollectives, SharedTensors, matrix_peers};
 use parallel::pipeline::{StagePart, stage_uses};
 use tensor::Tensor;
 use tensor::ops::tree::{self, TreeKernel};
@@ -71,6 +71,9 @@ pub(crate) fn warm_up(
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     let data = (Axis::Data, data.uses(config.parallel.replicas()));
     let mut world = stage_uses(groups.grid());
+    if config.optim.uses_muon() {
+        world.extend(matrix_peers(groups.grid()));
+    }
     let lanes = shared_uses(groups.grid(), Axis::Tensor);
     if !lanes.is_empty() {
         // Chunk sums of the norm.

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use checkpoint::ResumePoint;
-use config::{Parallel, Precision, RunConfig};
+use config::{Optim, Parallel, Precision, RunConfig};
 use data::Source;
 use device::host::{AddressLimit, HostCapacity};
 use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
@@ -92,6 +92,15 @@ impl Setup {
             let text = format!(
                 "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one \
                  has {major}.{minor}: use \"f16\""
+            );
+            return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
+        }
+        if is_old && config.optim.uses_muon() {
+            let (origin, (major, minor)) = (config.origins.find(Optim::kind), capability);
+            let text = format!(
+                "{} = \"muon\" computes in bf16, which needs a GPU of compute capability 8.0 or more, and this \
+                 one has {major}.{minor}",
+                Optim::kind
             );
             return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }

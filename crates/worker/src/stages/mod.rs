@@ -1,5 +1,6 @@
 //! The stages of a rank: models, gradient buckets, and the norm of all gradients.
 
+pub mod matrices;
 pub mod optimizer;
 pub mod parameter_optim;
 

@@ -3,27 +3,30 @@
 use config::RunConfig;
 use device::Device;
 use nn::ParameterId;
-use optim::{GroupOptions, Optimizer, Slot, StateArray, StateOptions};
+use optim::{GroupOptions, MatrixGroupOptions, Optimizer, Slot, StateArray, StateOptions};
 use parallel::data::GradientReduction;
 use parallel::pipeline::StagePart;
 
 use crate::error::Result;
 use crate::setup::blueprint::Entry;
-use crate::stages::parameter_optim::ParameterOptim;
+use crate::stages::matrices::MatrixGroup;
+use crate::stages::parameter_optim::{ParameterOptim, ParameterRule};
 
 /// Returns the state arrays that the optimizer keeps for a parameter, other than its master weights.
 pub fn state_arrays(config: &RunConfig, entry: &Entry) -> Vec<StateArray> {
     let ParameterOptim { rule, states, .. } = ParameterOptim::new(config, entry);
-    StateArray::all(&rule, &entry.name, states)
+    StateArray::all(&rule.with_state(), &entry.name, states)
 }
 
 /// Builds the optimizer for this rank's shards of the parameters, stage by stage, with the initial master
 /// weights. If the optimizer state is sharded, the first update call covers the group that the next forward
-/// pass needs first. The second device is the host pool for offloaded data.
+/// pass needs first, or all slots if there are `matrices`, which are updated after it. The second device is the
+/// host pool for offloaded data.
 pub fn build(
     (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
     parts: &[StagePart],
+    matrices: &[MatrixGroup],
 ) -> Result<Optimizer> {
     let host = host.filter(|_| config.optim.offload);
     let mut slots = Vec::new();
@@ -43,8 +46,11 @@ pub fn build(
     }
     let first = parts.first().filter(|part| part.weights.is_none());
     let first = first.map_or(0, |part| first_pieces(&part.reduction));
+    let first = if matrices.is_empty() { first } else { slots.len() };
     let launches = launches(config, &optims, &firsts);
-    let optimizer = Optimizer::with_groups((device, host), &slots, &launches, first)?;
+    let matrices: Vec<_> =
+        matrices.iter().filter_map(|group| matrix_options(config, group, &firsts)).collect();
+    let optimizer = Optimizer::with_matrices((device, host), &slots, (&launches, &matrices), first)?;
     optimizer.fill_masters(|slot, first, master| -> Result<()> {
         let (model, parameter) = owners[slot];
         let first = firsts[slot] + first;
@@ -53,11 +59,26 @@ pub fn build(
     Ok(optimizer)
 }
 
-/// Returns the groups of slots that one launch updates. `optims` has the settings of each slot, `firsts` the
-/// index of its first element. A rank without slots has an empty group, which counts updates.
+/// Returns the options of a group of matrices; `None` for another rule. `firsts` has the index of each slot's
+/// first element.
+fn matrix_options(config: &RunConfig, group: &MatrixGroup, firsts: &[usize]) -> Option<MatrixGroupOptions> {
+    let MatrixGroup { optim, owners } = group;
+    let ParameterRule::Muon { momentum, weight_decay } = optim.rule else { return None };
+    let waves = owners.waves().map(<[usize]>::to_vec).collect();
+    let states = state_options(config, optim, firsts);
+    Some(MatrixGroupOptions { momentum, weight_decay, rate_factor: optim.rate_factor, states, waves })
+}
+
+fn state_options(config: &RunConfig, optim: &ParameterOptim, firsts: &[usize]) -> StateOptions {
+    StateOptions { dtype: optim.states, seed: config.train.seed, firsts: firsts.to_vec() }
+}
+
+/// Returns the groups of slots that one launch updates, without matrices. `optims` has the settings of each
+/// slot, `firsts` the index of its first element. A rank without slots has an empty group, which counts updates.
 fn launches(config: &RunConfig, optims: &[ParameterOptim], firsts: &[usize]) -> Vec<GroupOptions> {
     let mut launches: Vec<(ParameterOptim, Vec<usize>)> = Vec::new();
-    for (slot, optim) in optims.iter().enumerate() {
+    let is_element = |optim: &ParameterOptim| matches!(optim.rule, ParameterRule::Elements(_));
+    for (slot, optim) in optims.iter().enumerate().filter(|(_, optim)| is_element(optim)) {
         match launches.iter_mut().find(|(other, _)| optim.is_updated_with(other)) {
             Some((_, slots)) => slots.push(slot),
             None => launches.push((*optim, vec![slot])),
@@ -67,9 +88,8 @@ fn launches(config: &RunConfig, optims: &[ParameterOptim], firsts: &[usize]) -> 
         launches.push((ParameterOptim::default_of(config), Vec::new()));
     }
     let options = |(optim, slots): (ParameterOptim, Vec<usize>)| {
-        let ParameterOptim { rule, rate_factor, states: dtype, .. } = optim;
-        let states = StateOptions { dtype, seed: config.train.seed, firsts: firsts.to_vec() };
-        GroupOptions { rule, rate_factor, states, slots }
+        let states = state_options(config, &optim, firsts);
+        GroupOptions { rule: optim.rule.with_state(), rate_factor: optim.rate_factor, states, slots }
     };
     launches.into_iter().map(options).collect()
 }

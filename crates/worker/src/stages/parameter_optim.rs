@@ -35,13 +35,37 @@ impl<'a> From<&'a Entry> for OptimizedParameter<'a> {
     }
 }
 
+/// The rule by which a parameter is updated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ParameterRule {
+    /// A rule of single elements.
+    Elements(UpdateRule),
+    /// Muon: the momentum of whole matrices, orthogonalised.
+    Muon {
+        /// Fraction of the running mean of gradients that an update keeps.
+        momentum: f32,
+        /// An update subtracts this times the learning rate times the weight.
+        weight_decay: f32,
+    },
+}
+
+impl ParameterRule {
+    /// Returns the rule that keeps state.
+    pub fn with_state(&self) -> UpdateRule {
+        match *self {
+            ParameterRule::Elements(rule) => rule,
+            ParameterRule::Muon { momentum, .. } => UpdateRule::MuonMomentum { momentum },
+        }
+    }
+}
+
 /// The settings with which a parameter is updated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ParameterOptim {
     /// Index of the parameter's group in [`group_names`].
     pub group: usize,
     /// Update rule.
-    pub rule: UpdateRule,
+    pub rule: ParameterRule,
     /// Factor of the learning rate.
     pub rate_factor: f32,
     /// Storage type of the rule's states.
@@ -70,12 +94,19 @@ impl ParameterOptim {
     /// Returns the settings of a parameter in the group with index `group`.
     fn in_group(config: &RunConfig, group: usize, role: ParameterRole) -> Self {
         let optim = &config.optim;
+        let is_own = group < optim.groups.len();
         let own = optim.groups.get(group).cloned().unwrap_or_default();
+        let rule = update_rule(optim, &own, role);
+        let is_beside_muon = optim.kind == OptimKind::Muon && matches!(rule, ParameterRule::Elements(_));
         let is_faster_b = group == optim.groups.len() + DefaultGroup::LoraB as usize;
-        let of_default = if is_faster_b { config.lora.b_learning_rate } else { 1.0 };
+        let of_default = match is_faster_b {
+            true => config.lora.b_learning_rate,
+            false if is_beside_muon && !is_own => optim.muon_adamw_rate,
+            false => 1.0,
+        };
         ParameterOptim {
             group,
-            rule: update_rule(optim, &own),
+            rule,
             rate_factor: own.learning_rate.unwrap_or(of_default) as f32,
             states: build::state_dtype(config),
             decays: own.weight_decay.is_some() || optim.decay_norms || !role.is_vector(),
@@ -94,6 +125,8 @@ impl ParameterOptim {
 enum DefaultGroup {
     /// Matrices B of adapters with a learning rate of their own.
     LoraB,
+    /// Matrices of hidden layers that Muon updates.
+    Matrices,
     /// All others that are decayed.
     Decayed,
     /// Norms and biases that are not decayed.
@@ -102,7 +135,8 @@ enum DefaultGroup {
 
 impl DefaultGroup {
     /// Names of the groups, in the order of their indices.
-    const NAMES: [&'static str; 3] = [Optim::LORA_GROUP, Optim::DEFAULT_GROUP, Optim::UNDECAYED_GROUP];
+    const NAMES: [&'static str; 4] =
+        [Optim::LORA_GROUP, Optim::MATRICES_GROUP, Optim::DEFAULT_GROUP, Optim::UNDECAYED_GROUP];
 
     /// Returns the group of the parameter `name`.
     fn find(config: &RunConfig, name: &str, role: ParameterRole) -> Self {
@@ -110,6 +144,9 @@ impl DefaultGroup {
             config.tuning.lora().is_some() && config.lora.b_learning_rate != 1.0 && Lora::is_b(name);
         match role.is_vector() && !config.optim.decay_norms {
             _ if is_faster_b => DefaultGroup::LoraB,
+            _ if config.optim.kind == OptimKind::Muon && role == ParameterRole::Hidden => {
+                DefaultGroup::Matrices
+            }
             true => DefaultGroup::Undecayed,
             false => DefaultGroup::Decayed,
         }
@@ -123,15 +160,20 @@ pub fn group_names(config: &RunConfig) -> Vec<String> {
 }
 
 /// Returns the update rule of the parameters of `group`.
-fn update_rule(optim: &Optim, group: &OptimGroup) -> UpdateRule {
+fn update_rule(optim: &Optim, group: &OptimGroup, role: ParameterRole) -> ParameterRule {
     let weight_decay = group.weight_decay.unwrap_or(optim.weight_decay) as f32;
     let beta1 = group.beta1.unwrap_or(optim.beta1) as f32;
     let beta2 = group.beta2.unwrap_or(optim.beta2) as f32;
-    match group.kind_or(optim.kind) {
-        OptimKind::AdamW => UpdateRule::AdamW { beta1, beta2, epsilon: optim.epsilon as f32, weight_decay },
+    ParameterRule::Elements(match group.kind_or(optim.kind) {
+        OptimKind::Muon if role == ParameterRole::Hidden => {
+            return ParameterRule::Muon { momentum: optim.muon_momentum as f32, weight_decay };
+        }
+        OptimKind::AdamW | OptimKind::Muon => {
+            UpdateRule::AdamW { beta1, beta2, epsilon: optim.epsilon as f32, weight_decay }
+        }
         OptimKind::Lion => UpdateRule::Lion { beta1, beta2, weight_decay },
         OptimKind::Sgd => UpdateRule::Sgd { momentum: optim.momentum as f32, weight_decay },
-    }
+    })
 }
 
 /// A group of trained parameters with its settings, as logs and plans show it.
@@ -160,15 +202,17 @@ impl GroupSummary {
     pub fn all(config: &RunConfig, blueprint: &Blueprint) -> Vec<Self> {
         let mut summaries: Vec<Option<Self>> = Vec::new();
         let names = group_names(config);
-        summaries.resize_with(names.len(), || None);
+        // Of a group of Muon, matrices and others have different rules.
+        summaries.resize_with(2 * names.len(), || None);
         for parts in blueprint.wholes() {
             let entry = &blueprint.parameters[parts[0]];
             if !entry.trained {
                 continue;
             }
             let optim = ParameterOptim::new(config, entry);
-            let summary =
-                summaries[optim.group].get_or_insert_with(|| Self::empty(&names[optim.group], &optim));
+            let is_muon = matches!(optim.rule, ParameterRule::Muon { .. });
+            let summary = summaries[2 * optim.group + usize::from(is_muon)]
+                .get_or_insert_with(|| Self::empty(&names[optim.group], &optim));
             summary.tensors += 1;
             summary.parameters += entry.elements as u64;
             summary.undecayed += usize::from(!optim.decays);
@@ -184,13 +228,20 @@ impl GroupSummary {
     /// Returns the settings of the group `name`, without parameters.
     fn empty(name: &str, optim: &ParameterOptim) -> Self {
         let (kind, weight_decay, decay_rates) = match optim.rule {
-            UpdateRule::AdamW { beta1, beta2, weight_decay, .. } => {
+            ParameterRule::Muon { momentum, weight_decay } => (OptimKind::Muon, weight_decay, vec![momentum]),
+            ParameterRule::Elements(UpdateRule::AdamW { beta1, beta2, weight_decay, .. }) => {
                 (OptimKind::AdamW, weight_decay, vec![beta1, beta2])
             }
-            UpdateRule::Lion { beta1, beta2, weight_decay } => {
+            ParameterRule::Elements(UpdateRule::Lion { beta1, beta2, weight_decay }) => {
                 (OptimKind::Lion, weight_decay, vec![beta1, beta2])
             }
-            UpdateRule::Sgd { momentum, weight_decay } => (OptimKind::Sgd, weight_decay, vec![momentum]),
+            ParameterRule::Elements(UpdateRule::Sgd { momentum, weight_decay }) => {
+                (OptimKind::Sgd, weight_decay, vec![momentum])
+            }
+            // The halves of Muon are no rules of parameters.
+            ParameterRule::Elements(UpdateRule::MuonMomentum { .. } | UpdateRule::MuonStep { .. }) => {
+                (OptimKind::Muon, 0.0, Vec::new())
+            }
         };
         let rate_factor = optim.rate_factor;
         let name = name.to_owned();

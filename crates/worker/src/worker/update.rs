@@ -11,6 +11,7 @@ use telemetry::Phase;
 use super::Worker;
 use crate::error::Result;
 use crate::stages::ModelNorm;
+use crate::update::Update;
 
 impl Worker {
     /// Sets the learning rate of the current step, and in each replay that of the replayed step.
@@ -48,12 +49,22 @@ impl Worker {
     /// shards.
     pub(super) fn update_parameters(&mut self) -> Result<()> {
         self.update.optimizer.update_first_slots(&self.stages.gradients, self.update.norm.norm.state())?;
+        self.update_matrices()?;
         // The weights that the next forward pass needs first are gathered while the rest is updated.
         self.gather_weights(0, ..1)?;
         self.records.phases.enter(Phase::Update)?;
         self.update.optimizer.update_other_slots(&self.stages.gradients, self.update.norm.norm.state())?;
         self.outdate_weights();
         Ok(())
+    }
+
+    /// Updates matrices that are orthogonalised, each by its owner.
+    fn update_matrices(&self) -> Result<()> {
+        let Update { optimizer, matrices, norm, .. } = &self.update;
+        let world = self.engine.groups.world();
+        optimizer.update_matrices(&self.stages.gradients, norm.norm.state(), |group, wave, directions| {
+            Ok(matrices[group].owners.orthogonalise(&world, wave, directions)?)
+        })
     }
 
     /// Starts gathering some groups of a stage's weights from the ranks that updated them.
