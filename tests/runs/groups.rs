@@ -2,7 +2,7 @@
 //! and updates of each group by its own settings.
 
 use super::*;
-use crate::common::runs::{LLAMA, MIXTURE, MLP, RESNET};
+use crate::common::runs::{LLAMA, MLP, RESNET};
 
 const TABLES: &str = "optim.groups=[{match='wte.*', learning_rate=0.25}, {match='*.bias', weight_decay=0.3, \
                       beta1=0.5}, {match=['h.0.*', 'ln_f.*'], name='first', beta2=0.5}]";
@@ -49,8 +49,11 @@ const GROUPS: &[Row<'_>] = &[
         &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &[PIPELINE, ZERO_3, "parallel.data=2"]],
     ),
     (
-        MIXTURE,
-        &["optim.groups=[{match='*.experts.*', learning_rate=0.5}, {match='*', beta1=0.8}]"],
+        LLAMA,
+        &[
+            "model.experts=4",
+            "optim.groups=[{match='*.experts.*', learning_rate=0.5}, {match='*', beta1=0.8}]",
+        ],
         &[&["parallel.data=1"], &["parallel.data=2", ZERO_3]],
     ),
     (
