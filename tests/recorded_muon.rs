@@ -82,17 +82,25 @@ impl Trained {
         value
     }
 
-    /// Asserts that each parameter has changed since the start as recorded after `step` steps, up to
-    /// `tolerance`.
-    fn check(&self, recording: &Recording, (name, step): (&str, usize), tolerance: f64) {
+    /// Asserts that each parameter has changed since the start as in the float64 recording after `step` steps.
+    /// PyTorch's own distance from it, which comes from the rounding of the iterations to bf16, may be
+    /// exceeded by half.
+    fn check(&self, recording: &Recording, (name, step): (&str, usize)) {
         for parameter in self.mlp.parameters().list() {
             let start = recording.values(&format!("init.{}", parameter.name));
-            let expected = recording.values(&format!("{name}.{step}.{}", parameter.name));
+            let change = |values: &[f64]| -> Vec<f64> {
+                values.iter().zip(&start).map(|(now, start)| now - start).collect()
+            };
+            let recorded =
+                |name: &str| change(&recording.values(&format!("{name}.{step}.{}", parameter.name)));
+            let narrow = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect::<Vec<_>>();
+            let exact = recorded(&format!("exact.{name}"));
+            let expected = relative(&narrow(recorded(name)), &exact);
             let actual = parameter.weight.tensor().unwrap().to_vec::<f32>().unwrap();
-            let moved: Vec<_> = expected.iter().zip(&start).map(|(now, start)| now - start).collect();
-            let own = actual.iter().zip(&start).map(|(now, start)| (f64::from(*now) - start) as f32);
-            let off = relative(&own.collect::<Vec<_>>(), &moved);
-            assert!(off < tolerance, "{name}, {} after {step} steps: {off}", parameter.name);
+            let actual: Vec<_> = actual.into_iter().map(f64::from).collect();
+            let off = relative(&narrow(change(&actual)), &exact);
+            let most = 1.5 * expected + 1e-3;
+            assert!(off < most, "{name}, {} after {step} steps: {off}, recorded {expected}", parameter.name);
         }
     }
 }
@@ -105,15 +113,14 @@ fn twenty_steps_of_muon_match_the_recording() {
             let trained = Trained::new(&device, &recording, scale);
             let tensor = |name: &str, columns: usize| {
                 let values = recording.floats(name);
-                Tensor::from_host(&device, &values, [32, columns], Category::Input).unwrap()
+                Tensor::from_host(&device, &values, [256, columns], Category::Input).unwrap()
             };
             let x = tensor("x", 12);
             let y = tensor("y", 10);
             let mut losses = vec![trained.step(&x, &y)];
-            // Iterations round to bf16, which has 8 bits.
-            trained.check(&recording, (name, 1), 1e-2);
+            trained.check(&recording, (name, 1));
             losses.extend((1..STEPS).map(|_| trained.step(&x, &y)));
-            trained.check(&recording, (name, STEPS), 3e-2);
+            trained.check(&recording, (name, STEPS));
             let off = relative(&losses, &recording.values(&format!("{name}.losses")));
             assert!(off < 2e-3, "{name}: losses are off by {off}");
         }

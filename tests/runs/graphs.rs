@@ -36,6 +36,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ),
     (GPT, &["lora.rank=2", "lora.targets=['all-linear']", "lora.dropout=0.1", "model.width=128", BF16]),
     (GPT, &["memory.empty_cache_every=5", "optim.kind=lion"]),
+    (LLAMA, &["model.width=256", "optim.kind=muon", "optim.state=8bit", BF16]),
     (LLAMA, &["model.width=256", "model.dropout=0.2", BF16, FP8, "precision.fp8_recipe=rowwise"]),
     (LLAMA, &["model.width=256", BF16, "model.qk_norm=true", "memory.allocator=backend:native"]),
     (RESNET, &[]),
@@ -78,6 +79,7 @@ const RANKS: &[(&str, &[&str], bool)] = &[
     (GPT, &["model.layers=4", "model.heads=4", "model.dropout=0.2", LANES], true),
     (GPT, &["model.layers=4", "model.width=128", BF16, "precision.gradients=bf16"], false),
     (LLAMA, &["model.width=256", BF16, FP8], false),
+    (LLAMA, &["model.width=256", "model.key_value_heads=4", LANES, BF16, "optim.kind=muon"], true),
 ];
 
 #[test]

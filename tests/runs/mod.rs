@@ -13,6 +13,7 @@ mod groups;
 mod loss_scale;
 mod means;
 mod models;
+mod muon;
 mod offload;
 mod pipelines;
 mod planted;

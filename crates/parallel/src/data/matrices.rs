@@ -19,6 +19,11 @@ use moves::{Direction, Move, Place, Wave};
 pub use moves::{MatrixParameter, MatrixPart, MatrixScale};
 pub use stage_ranks::StageRanks;
 
+/// Minimum number of elements of a wave. Waves limit the workspace, and each costs two exchanges.
+const LEAST_ELEMENTS: usize = 1 << 24;
+/// Number of waves into which larger models are divided.
+const WAVES: usize = 8;
+
 /// The matrices of a rank's stages, with their owners and their ways to them and back.
 #[derive(Debug)]
 pub struct MatrixOwners {
@@ -42,10 +47,12 @@ impl MatrixOwners {
         parameters: &[MatrixParameter],
         (rules, scale): (NewtonSchulz, MatrixScale),
     ) -> Result<Self> {
-        let waves = moves::plan(ranks, parameters, &rules, scale);
-        let owned = waves.iter().flat_map(|wave| wave.owned.iter().map(|owned| owned.shape));
-        let workspace = Workspace::new(device, owned)?;
-        let staged = waves.iter().map(|wave| wave.staged).max().unwrap_or(0);
+        let all: usize = parameters.iter().map(|one| one.sharding.whole().elements()).sum();
+        let least = (all / WAVES).max(LEAST_ELEMENTS);
+        let waves = moves::plan(ranks, parameters, least, (&rules, scale));
+        let shapes = waves.iter().flat_map(|wave| wave.shapes.iter().copied());
+        let workspace = Workspace::new(device, shapes)?;
+        let staged = waves.iter().flat_map(|wave| wave.staged.values()).max().copied().unwrap_or(0);
         let request = Request::new(Category::OptimizerState, "orthogonalise.matrices");
         let staging = Tensor::empty(device, [staged], DType::Bf16, request)?;
         Ok(MatrixOwners { rules, waves, workspace, staging })

@@ -176,7 +176,7 @@ fn iterations_agree_with_f64() {
             let actual = orthogonalised(&Matrix { elements, shape, parts: 1 }, scale);
             let expected: Vec<_> = reference(&values, shape).iter().map(|x| x * f64::from(scale)).collect();
             let off = distance(&actual, &expected);
-            assert!(off < 2e-2, "{shape:?}, {}: {off}", case.name());
+            assert!(off < 5e-2, "{shape:?}, {}: {off}", case.name());
         }
         let zero = Matrix { elements: case.tensor(&[0.0; 12], [3, 4]), shape: [3, 4], parts: 1 };
         assert_eq!(orthogonalised(&zero, 1.0), [0.0; 12]);
