@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 20] = [
+    let table: [(&str, &[&str]); 21] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -17,6 +17,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (GPT, &["train.freeze=['wpe.*', 'h.0.*']"]),
         (GPT, &["optim.kind=sgd", "optim.momentum=0"]),
         (GPT, &["optim.kind=lion", "optim.state=bf16"]),
+        (GPT, &["optim.kind=muon", "optim.state=8bit"]),
         (MLP, &["optim.kind=adamw", "parallel.lanes=8"]),
         (GPT, &["precision.compute=bf16", "model.width=64"]),
         (GPT, &["optim.state=bf16"]),

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn checkpoints_of_other_runs_are_refused_by_key() {
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 9] = [
         (
             &["model.width=64"],
             "model.width cannot change when a run is resumed: 64 here, 32 in the checkpoint",
@@ -15,6 +15,7 @@ fn checkpoints_of_other_runs_are_refused_by_key() {
              train.seed: 7 here, 1 in the checkpoint",
         ),
         (&["optim.kind=sgd"], "optim.kind: \"sgd\" here, \"adamw\" in the checkpoint"),
+        (&["optim.kind=muon"], "optim.kind: \"muon\" here, \"adamw\" in the checkpoint"),
         (&["train.steps=5"], "train.steps = 5: "),
         (
             &["train.micro_batch_size=4", "train.global_batch_size=16"],
