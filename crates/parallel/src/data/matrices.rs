@@ -7,6 +7,8 @@
 
 mod moves;
 mod stage_ranks;
+#[cfg(test)]
+mod tests;
 
 use collective::{Axis, Collective, PeerRegion, ProcessGroup, RankGrid};
 use device::{Category, DType, Device, Request, StreamKind};

@@ -70,12 +70,18 @@ pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tenso
 /// # Errors
 /// As [`product`]; another shape or type of `out`.
 pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
+    out.device().count_flops(multiply(a, b, out)?);
+    Ok(())
+}
+
+/// Does the same as [`into`], and returns the FLOPs instead of counting them as the model's.
+pub(super) fn multiply(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<u64> {
     const OPERATOR: &str = "matmul.product";
     let Products { dtype, sizes: [count, m, n, k] } = check_products(OPERATOR, a, b, out)?;
     let device = out.device();
-    device.count_flops(Work::flops_of_products([count, m, n, k]));
+    let flops = Work::flops_of_products([count, m, n, k]);
     if device.backend() == Backend::Meta {
-        return Ok(());
+        return Ok(flops);
     }
     for index in 0..count {
         let a_matrix = a.matrix(index)?;
@@ -101,7 +107,7 @@ pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(flops)
 }
 
 /// Type and sizes of matmuls of stacks.
@@ -123,7 +129,7 @@ fn check_products(operator: &'static str, a: Factor<'_>, b: Factor<'_>, out: &Te
 }
 
 /// Computes `product` · (`a [m, k]` · `b [k, n]`) + `own` · `added [m, n]` into `out`, rounded once. `added`
-/// may be a factor, but not `out`.
+/// may be a factor, but not `out`. The FLOPs are not counted as the model's.
 ///
 /// # Errors
 /// As [`into`]; a stack of several matrices.
@@ -141,7 +147,6 @@ pub fn combined(
         return Err(check::wrong(OPERATOR, "added", added, "one matrix other than the output".to_owned()));
     }
     let device = out.device();
-    device.count_flops(Work::flops_of_products([m, n, k]));
     match device.backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {

@@ -88,9 +88,9 @@ pub fn orthogonalise(rules: &NewtonSchulz, matrix: &Matrix, scale: f32, workspac
     let [a, b, c] = rules.coefficients;
     for iteration in 1..=rules.iterations {
         match m <= n {
-            true => matmul::into(Factor::plain(&x_mn), Factor::transposed(&x_mn), &gram)?,
-            false => matmul::into(Factor::transposed(&x_mn), Factor::plain(&x_mn), &gram)?,
-        }
+            true => matmul::multiply(Factor::plain(&x_mn), Factor::transposed(&x_mn), &gram)?,
+            false => matmul::multiply(Factor::transposed(&x_mn), Factor::plain(&x_mn), &gram)?,
+        };
         let factors = [Factor::plain(&gram), Factor::plain(&gram)];
         matmul::combined(factors, c, (&gram, b), &polynomial)?;
         let (x, p) = (Factor::plain(&x_mn), Factor::plain(&polynomial));
