@@ -9,6 +9,9 @@
 // narrower head. Queries have batch * time rows, and keys and values batch * rows_of_keys, q_stride or
 // kv_stride elements apart: three arrays, or column ranges of one or two. Query head h is columns h * width..
 // of a row, and reads key and value head h / group. Gradients have the layout of their operands.
+//
+// Shapes: queries, keys and values are columns of blc arrays; out_blc, logsumexp_bhl, delta_bhl,
+// documents_bl. Letters as in CONTRIBUTING.md.
 #include "attention_tiles.cuh"
 
 // bf16 exists from sm_80 on.

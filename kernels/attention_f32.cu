@@ -1,6 +1,8 @@
 // Causal attention in f32 without tensor cores, for head widths up to HEAD_DIM (32, 64, 128 or 256); columns
 // from the head width up to HEAD_DIM are zeros in shared memory. Same operands, algorithm and two-sided
 // backward pass as attention.cu.
+//
+// Shapes: as in attention.cu. Letters as in CONTRIBUTING.md.
 #include "attention_masks.cuh"
 
 #define D HEAD_DIM

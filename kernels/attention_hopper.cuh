@@ -21,6 +21,8 @@
 // Only where DROPPED is defined are weights dropped, those that attention_masks.cuh drops: positions 8 apart
 // share four random words, and a thread has the weights of such squares. It draws them while matmuls run, and
 // keeps one bit for each of its weights. Sums of kept weights are scaled once, at their end.
+//
+// Shapes: as in attention.cu. Letters as in CONTRIBUTING.md.
 #pragma once
 #include "hopper.cuh"
 #include "maximum.cuh"

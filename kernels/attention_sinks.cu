@@ -1,25 +1,28 @@
 // Gradients of attention sinks, scores of query heads that take weight from the keys and have no value.
+//
+// Shapes: dy_blc, out_blc, logsumexp_bhl, sinks_h, sums_h. Letters as in CONTRIBUTING.md.
 #include "common.cuh"
 
 // sums[head] = -sum over all rows of e^(sink - logsumexp) * (dy . out) of the head. Grid [heads], THREADS
 // threads: warp w adds rows w, w + WARPS, ..., and warps are added in order. Floor: 2 * batch * time * heads
 // * width elements at memory speed.
 template <typename T>
-__device__ __forceinline__ void gradients(float *sums, const T *dy, const T *out, const float *logsumexp,
-                                          const T *sinks, u32 batch, u32 time, u32 heads, u32 width) {
+__device__ __forceinline__ void gradients(float *sums_h, const T *dy_blc, const T *out_blc,
+                                          const float *logsumexp_bhl, const T *sinks_h, u32 batch, u32 time,
+                                          u32 heads, u32 width) {
     constexpr u32 WARPS = THREADS / WARP;
     __shared__ float totals[WARPS];
     const u32 head = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const float sink = to_f32(sinks[head]);
+    const float sink = to_f32(sinks_h[head]);
     float total = 0.0f;
 #pragma unroll 4
     for (u32 row = warp; row < batch * time; row += WARPS) {
         const u64 start = (u64(row) * heads + head) * width;
         float delta = 0.0f;
         for (u32 column = lane; column < width; column += WARP)
-            delta = fmaf(to_f32(dy[start + column]), to_f32(out[start + column]), delta);
+            delta = fmaf(to_f32(dy_blc[start + column]), to_f32(out_blc[start + column]), delta);
         const u64 line = (u64(row / time) * heads + head) * time + row % time;
-        total = fmaf(expf(sink - logsumexp[line]), delta, total);
+        total = fmaf(expf(sink - logsumexp_bhl[line]), delta, total);
     }
     total = warp_sum(total);
     if (lane == 0) totals[warp] = total;
@@ -27,7 +30,7 @@ __device__ __forceinline__ void gradients(float *sums, const T *dy, const T *out
     if (threadIdx.x > 0) return;
     float sum = 0.0f;
     for (u32 i = 0; i < WARPS; i++) sum += totals[i];
-    sums[head] = -sum;
+    sums_h[head] = -sum;
 }
 
 // target[i] = sums[i], or + sums[i].

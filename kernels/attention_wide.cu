@@ -4,6 +4,8 @@
 // The sums of 16 rows of a block would fill a warp's registers. So the forward pass reads its queries from
 // shared memory for each tile, and the warps of the backward pass divide a tile twice: each computes the
 // scores of some columns, which all warps of the same rows then multiply by their own columns of the head.
+//
+// Shapes: as in attention.cu. Letters as in CONTRIBUTING.md.
 #include "attention_tiles.cuh"
 
 #if __CUDA_ARCH__ >= 800

@@ -1,5 +1,8 @@
 // Batch normalisation of channels-last arrays, [rows, channels]: y = relu((x - mean) * rstd * weight + bias +
 // residual), and its gradients. rstd is the reciprocal standard deviation, 1 / sqrt(variance + epsilon).
+//
+// Shapes: x_tc, y_tc, residual_tc and their gradients, with a row t for each pixel; weight_c, bias_c,
+// statistics_c. Letters as in CONTRIBUTING.md.
 #include "batch_norm.cuh"
 
 // Floor: `moments` x once; `apply` x (and residual) in, y out; `gradient_sums` dy and x (and output) in (and

@@ -1,6 +1,9 @@
 // Attention of one new token of each sequence over a cache of keys and values: in chunks of CHUNK positions,
 // whose results are joined in order. What a block computes depends on its own row and chunk alone. Both
 // kernels are launched early; without __restrict__, no load moves before their waits.
+//
+// Shapes: qkv_blc and out_blc with l = 1; cache[slot][head][position][column]; documents_bl, table_lk,
+// sinks_h. Letters as in CONTRIBUTING.md.
 #include "early.cuh"
 #include "rotary.cuh"
 

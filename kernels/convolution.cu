@@ -1,5 +1,7 @@
 // Convolutions of few channels as matmuls of unfolded windows, gradients of weights in other layouts, and
 // what follows a convolution where the library has no epilogue.
+//
+// Shapes: images are nhwc: image, row, column, channel. Letters as in CONTRIBUTING.md.
 #include "common.cuh"
 
 // Launch: THREADS threads. Floor: each array once.

@@ -1,5 +1,7 @@
 // Softmax cross-entropy of rows of scores, with the gradient written over them. Rows whose target is IGNORED
 // have no loss and no gradient, and the mean is over the others.
+//
+// Shapes: scores_tv, targets_t, losses_t. Letters as in CONTRIBUTING.md.
 #include "scores.cuh"
 
 // Launch: a block per row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid.
@@ -76,16 +78,16 @@ __device__ __forceinline__ Normalizer in_one_reading(const T *in, const Cut<T> &
 // CACHED: the row is kept in shared memory. Without `gradient` the scores are not overwritten; `loss_scale`,
 // if not null, is a factor of the gradient.
 template <bool CACHED, typename T>
-__device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, const u32 *counted,
-                                              float *losses, u32 vocab, float scale, u32 gradient,
+__device__ __forceinline__ void cross_entropy(T *scores_tv, const u32 *targets_t, const u32 *counted,
+                                              float *losses_t, u32 vocab, float scale, u32 gradient,
                                               const float *loss_scale) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP];
-    T *row = scores + u64(blockIdx.x) * vocab;
-    const u32 target = targets[blockIdx.x];
+    T *row = scores_tv + u64(blockIdx.x) * vocab;
+    const u32 target = targets_t[blockIdx.x];
     const Cut<T> cut(row, vocab);
     if (target == IGNORED) {
-        if (threadIdx.x == 0) losses[blockIdx.x] = NO_LOSS;
+        if (threadIdx.x == 0) losses_t[blockIdx.x] = NO_LOSS;
         if (!gradient) return;
         cut.for_each(
             [&](u32 at) { store<4>(reinterpret_cast<u32 *>(row + at), Vector<u32, 4>{}); },
@@ -104,7 +106,8 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, con
         CACHED ? in_two_readings(in, cut, maxima, sums) : in_one_reading(in, cut, maxima, sums);
     const float largest = of_row.largest, total = of_row.total;
 
-    if (threadIdx.x == 0) losses[blockIdx.x] = float(log(double(total)) + (double(largest) - double(score)));
+    if (threadIdx.x == 0)
+        losses_t[blockIdx.x] = float(log(double(total)) + (double(largest) - double(score)));
     if (!gradient) return;
     const float factor = weight / total;
     cut.for_each(

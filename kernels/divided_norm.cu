@@ -1,5 +1,8 @@
 // RMS normalisation of rows whose columns are divided in parts: sums over the columns of a part, and what
 // follows from the totals over all parts.
+//
+// Shapes: x_td, y_td and their gradients, for some of the d columns; sums_t. Letters as in
+// CONTRIBUTING.md.
 #include "held_rows.cuh"
 
 // Launch: a block of THREADS for every row. `vector`: rows are whole vectors of 16 bytes, and aligned. Floor:

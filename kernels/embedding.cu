@@ -1,4 +1,7 @@
 // Token embedding, with or without learned positions, and the gradients of both tables without float atomics.
+//
+// Shapes: tokens_bl, documents_bl, out_bld; table_vd, positions_ld and their gradients. Letters as in
+// CONTRIBUTING.md.
 #include "common.cuh"
 
 // RARE: the list of a token that occurs more often is sorted, and its row summed, by whole blocks. ABSENT:
@@ -13,27 +16,27 @@ template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Float
 // out[row] = table[tokens[row]] + positions[row % time]; positions may be null. Launch: a warp per row, 8
 // rows per block. Floor: a table row and the output row of every token; positions stay in L2.
 template <int N, typename T>
-__device__ __forceinline__ void forward(const u32 *tokens, const T *table, const T *positions, T *out,
-                                        u32 rows, u32 time, u32 vocab, u32 width) {
+__device__ __forceinline__ void forward(const u32 *tokens_bl, const T *table_vd, const T *positions_ld,
+                                        T *out_bld, u32 rows, u32 time, u32 vocab, u32 width) {
     const u32 row = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= rows) return;
-    const u32 token = tokens[row];
-    const T *position = positions + u64(row % time) * width;
+    const u32 token = tokens_bl[row];
+    const T *position = positions_ld + u64(row % time) * width;
     if (token == ABSENT) {
         Floats<N> values;
 #pragma unroll
         for (int i = 0; i < N; i++) values.at[i] = -0.0f;
         for (u32 at = threadIdx.x % WARP * N; at < width; at += WARP * N)
-            write(out + u64(row) * width + at, positions ? read<N>(position + at) : values);
+            write(out_bld + u64(row) * width + at, positions_ld ? read<N>(position + at) : values);
         return;
     }
     if (token >= vocab) __trap();
-    const T *from = table + u64(token) * width;
-    T *to = out + u64(row) * width;
+    const T *from = table_vd + u64(token) * width;
+    T *to = out_bld + u64(row) * width;
 #pragma unroll 4
     for (u32 at = threadIdx.x % WARP * N; at < width; at += WARP * N) {
         Floats<N> values = read<N>(from + at);
-        if (positions) add(values, read<N>(position + at));
+        if (positions_ld) add(values, read<N>(position + at));
         write(to + at, values);
     }
 }
@@ -150,7 +153,7 @@ KERNEL __launch_bounds__(WIDE_THREADS)
 // Gradients of rare tokens, and of tokens that do not occur. Launch: a warp for a row and a piece of WARP * N
 // columns, 8 rows per block, grid [rows / 8, pieces]. Floor: dy once, the table's gradient once.
 template <int N, typename T, typename Out>
-__device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const u32 *lists, Out *table,
+__device__ __forceinline__ void rare_rows(const T *dy_td, const u32 *starts, const u32 *lists, Out *table_vd,
                                           u32 vocab, u32 width, u32 accumulate) {
     const u32 row = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     const u32 lane = threadIdx.x % WARP;
@@ -164,14 +167,14 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
     for (u32 other = 0; other < count; other++) rank += __shfl_sync(ALL_LANES, position, other) < position;
     const u32 column = (blockIdx.y * WARP + lane) * N;
     const bool inside = column < width;
-    Out *target = table + u64(row) * width + column;
+    Out *target = table_vd + u64(row) * width + column;
     Floats<N> sum = {};
     if (accumulate && inside) sum = read<N>(target);
 #pragma unroll 4
     for (u32 turn = 0; turn < count; turn++) {
         const u32 owner = __ffs(__ballot_sync(ALL_LANES, lane < count && rank == turn)) - 1;
         const u32 next = __shfl_sync(ALL_LANES, position, owner);
-        if (inside) add(sum, read<N>(dy + u64(next) * width + column));
+        if (inside) add(sum, read<N>(dy_td + u64(next) * width + column));
     }
     if (inside) write(target, sum);
 }
@@ -182,8 +185,8 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
 // grid [most frequent tokens, pieces].
 #define STAGE 128
 template <typename T, typename Out>
-__device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, const u32 *frequent,
-                                              const u32 *lists, Out *table, u32 vocab, u32 width,
+__device__ __forceinline__ void frequent_rows(const T *dy_td, const u32 *starts, const u32 *frequent,
+                                              const u32 *lists, Out *table_vd, u32 vocab, u32 width,
                                               u32 accumulate) {
     __shared__ float staged[STAGE][COLUMNS];
     constexpr u32 STRIDE = THREADS / COLUMNS;
@@ -194,14 +197,14 @@ __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, co
     for (u32 index = blockIdx.x; index < many; index += gridDim.x) {
         const u32 token = frequent[index];
         const u32 start = starts[token], count = starts[token + 1] - start;
-        Out *target = table + u64(token) * width + column;
+        Out *target = table_vd + u64(token) * width + column;
         float sum = accumulate && strand == 0 && inside ? to_f32(*target) : 0.0f;
         T next[STAGE / STRIDE];
         const auto fetch = [&](u32 first) {
 #pragma unroll
             for (u32 i = 0; i < STAGE / STRIDE; i++) {
                 const u32 at = first + strand + i * STRIDE;
-                if (at < count && inside) next[i] = dy[u64(lists[start + at]) * width + column];
+                if (at < count && inside) next[i] = dy_td[u64(lists[start + at]) * width + column];
             }
         };
         fetch(0);
@@ -225,18 +228,18 @@ __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, co
 // positions[t] (+)= sum over the batch of dy[b][t], in the order of b; rows from `time` on add nothing.
 // Launch: a thread per N columns of a row of `positions`. Floor: dy once.
 template <int N, typename T, typename Out>
-__device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 batch, u32 time, u32 context,
-                                              u32 width, u32 accumulate) {
+__device__ __forceinline__ void position_rows(const T *dy_bld, Out *positions_ld, u32 batch, u32 time,
+                                              u32 context, u32 width, u32 accumulate) {
     const u32 vectors = width / N;
     const u32 index = blockIdx.x * THREADS + threadIdx.x;
     const u32 row = index / vectors;
     const u32 column = index % vectors * N;
     if (row >= context || (row >= time && accumulate)) return;
-    Out *target = positions + u64(row) * width + column;
+    Out *target = positions_ld + u64(row) * width + column;
     Floats<N> sum = {};
     if (accumulate) sum = read<N>(target);
     if (row < time) {
-        const T *from = dy + u64(row) * width + column;
+        const T *from = dy_bld + u64(row) * width + column;
 #pragma unroll 8
         for (u32 b = 0; b < batch; b++) add(sum, read<N>(from + u64(b) * time * width));
     }

@@ -1,4 +1,7 @@
 // Moves of rows between the order of tokens and that of experts, and the weights of choices.
+//
+// Shapes: x_td, out_td; gathered_sd, y_sd; pair_s2f, hidden_sf; bias_ed; weights_tp, choices_tp, slots_tp;
+// sources_s. Letters as in CONTRIBUTING.md.
 #include "gate.cuh"
 
 #define WARPS (THREADS / WARP)
@@ -7,13 +10,13 @@
 // gathered[slot] = x[sources[slot] / chosen], or zeros where there is no source. Launch: a warp for each row
 // of experts. Floor: every row read and written once; reads of one row by several experts may hit L2.
 template <int N, typename T>
-__device__ __forceinline__ void gather(const T *x, const u32 *sources, T *gathered, u32 slots, u32 columns,
-                                       u32 chosen) {
+__device__ __forceinline__ void gather(const T *x_td, const u32 *sources_s, T *gathered_sd, u32 slots,
+                                       u32 columns, u32 chosen) {
     const u32 slot = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (slot >= slots) return;
-    const u32 source = sources[slot];
-    const T *from = x + (source == NONE ? 0 : u64(source / chosen) * columns);
-    T *to = gathered + u64(slot) * columns;
+    const u32 source = sources_s[slot];
+    const T *from = x_td + (source == NONE ? 0 : u64(source / chosen) * columns);
+    T *to = gathered_sd + u64(slot) * columns;
     for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N)
         store<N>(to + at, source == NONE ? Vector<T, N>{} : load<N>(from + at));
 }
@@ -21,34 +24,35 @@ __device__ __forceinline__ void gather(const T *x, const u32 *sources, T *gather
 // out[row] = the sum over choices of y[slots[choice]] and, if there is a bias, weight * bias of its expert,
 // in the order of the choices. Launch: a warp for each row.
 template <int N, typename T, typename Out>
-__device__ __forceinline__ void combine(const T *y, const T *bias, const u32 *slots, const u32 *choices,
-                                        const float *weights, Out *out, u32 rows, u32 columns, u32 chosen) {
+__device__ __forceinline__ void combine(const T *y_sd, const T *bias_ed, const u32 *slots_tp,
+                                        const u32 *choices_tp, const float *weights_tp, Out *out_td, u32 rows,
+                                        u32 columns, u32 chosen) {
     const u32 row = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N) {
         Floats<N> sum = {};
         for (u32 choice = row * chosen; choice < (row + 1) * chosen; choice++) {
-            const Floats<N> own = read<N>(y + u64(slots[choice]) * columns + at);
+            const Floats<N> own = read<N>(y_sd + u64(slots_tp[choice]) * columns + at);
 #pragma unroll
             for (int i = 0; i < N; i++) sum.at[i] += own.at[i];
-            if (!bias) continue;
-            const Floats<N> offset = read<N>(bias + u64(choices[choice]) * columns + at);
-            const float weight = weights[choice];
+            if (!bias_ed) continue;
+            const Floats<N> offset = read<N>(bias_ed + u64(choices_tp[choice]) * columns + at);
+            const float weight = weights_tp[choice];
 #pragma unroll
             for (int i = 0; i < N; i++) sum.at[i] += weight * offset.at[i];
         }
-        write(out + u64(row) * columns + at, sum);
+        write(out_td + u64(row) * columns + at, sum);
     }
 }
 
 // hidden[slot] *= the weight of its choice. Launch: a warp for each row of experts.
 template <int N, typename T>
-__device__ __forceinline__ void weigh(T *hidden, const float *weights, const u32 *sources, u32 slots,
+__device__ __forceinline__ void weigh(T *hidden_sf, const float *weights_tp, const u32 *sources_s, u32 slots,
                                       u32 columns) {
     const u32 slot = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (slot >= slots) return;
-    const float weight = sources[slot] == NONE ? 0.0f : weights[sources[slot]];
-    T *row = hidden + u64(slot) * columns;
+    const float weight = sources_s[slot] == NONE ? 0.0f : weights_tp[sources_s[slot]];
+    T *row = hidden_sf + u64(slot) * columns;
     for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N) {
         Floats<N> values = read<N>(row + at);
 #pragma unroll
@@ -60,35 +64,36 @@ __device__ __forceinline__ void weigh(T *hidden, const float *weights, const u32
 // products[slot] = the sum over columns of the gate's result and `dh`, its gradient. Launch: a warp for each
 // row of experts.
 template <typename Function, typename Form, typename T>
-__device__ __forceinline__ void gate_dot(const T *pair, const T *dh, float *products, u32 slots, u32 columns,
-                                         Form form) {
+__device__ __forceinline__ void gate_dot(const T *pair_s2f, const T *dh_sf, float *products_s, u32 slots,
+                                         u32 columns, Form form) {
     const u32 slot = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (slot >= slots) return;
-    pair += u64(slot) * 2 * columns, dh += u64(slot) * columns;
+    pair_s2f += u64(slot) * 2 * columns, dh_sf += u64(slot) * columns;
     float sum = 0.0f;
     for (u32 at = threadIdx.x % WARP; at < columns; at += WARP) {
-        const float gate = form.gate(to_f32(pair[at])), up = form.up(to_f32(pair[columns + at]));
-        sum += Function::value(gate) * up * to_f32(dh[at]);
+        const float gate = form.gate(to_f32(pair_s2f[at])), up = form.up(to_f32(pair_s2f[columns + at]));
+        sum += Function::value(gate) * up * to_f32(dh_sf[at]);
     }
     sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) products[slot] = sum;
+    if (threadIdx.x % WARP == 0) products_s[slot] = sum;
 }
 
 // gradients[choice] = of_slots[slots[choice]], plus dy[row] · bias of the choice's expert if there is a bias.
 // Launch: a warp for each choice.
 template <typename T>
-__device__ __forceinline__ void weight_gradients(const float *of_slots, const T *dy, const T *bias,
-                                                 const u32 *slots, const u32 *choices, float *gradients,
-                                                 u32 total, u32 columns, u32 chosen) {
+__device__ __forceinline__ void weight_gradients(const float *of_slots_s, const T *dy_td, const T *bias_ed,
+                                                 const u32 *slots_tp, const u32 *choices_tp,
+                                                 float *gradients_tp, u32 total, u32 columns, u32 chosen) {
     const u32 choice = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (choice >= total) return;
     float sum = 0.0f;
-    if (bias) {
-        const T *row = dy + u64(choice / chosen) * columns, *own = bias + u64(choices[choice]) * columns;
+    if (bias_ed) {
+        const T *row = dy_td + u64(choice / chosen) * columns,
+                *own = bias_ed + u64(choices_tp[choice]) * columns;
         for (u32 at = threadIdx.x % WARP; at < columns; at += WARP) sum += to_f32(row[at]) * to_f32(own[at]);
         sum = warp_sum(sum);
     }
-    if (threadIdx.x % WARP == 0) gradients[choice] = of_slots[slots[choice]] + sum;
+    if (threadIdx.x % WARP == 0) gradients_tp[choice] = of_slots_s[slots_tp[choice]] + sum;
 }
 
 // Rows of an expert's adapter as blocks of its matrix: element `at` of the packed rows, of `rank` columns,

@@ -8,6 +8,8 @@
 // each consumer has half of a tile's rows. The tiles follow from the offsets of groups on the device. Every
 // result is a sum in steps of DEPTH from the first element on, so that it depends on neither the other rows
 // nor the routing.
+//
+// Shapes: x_si, y_so and their gradients; w_eoi, bias_eo. Letters as in CONTRIBUTING.md.
 #include "hopper.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

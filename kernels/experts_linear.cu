@@ -2,6 +2,9 @@
 // the depth in order. Groups begin and end at `offsets`, on the device.
 //
 // Launch: THREADS (256) threads for a tile of TILE x TILE results, of which each has 4 x 4.
+//
+// Shapes: x_si, y_so and their gradients; w_eoi, bias_eo; of a router dy_te, x_td and w_ed. Letters as in
+// CONTRIBUTING.md.
 #include "common.cuh"
 
 #define TILE 64
@@ -50,19 +53,19 @@ __device__ __forceinline__ void multiply(float (&sum)[4][4], u32 depth, A a, B b
 
 // y[rows of e, out] = x[rows of e, in] * w[e]^T + bias[e]. Grid: tiles of outputs, tiles of all groups.
 template <typename T, typename Out>
-__device__ __forceinline__ void forward(const T *x, const T *w, const T *bias, const u32 *offsets, Out *y,
-                                        u32 experts, u32 outputs, u32 inputs) {
+__device__ __forceinline__ void forward(const T *x_si, const T *w_eoi, const T *bias_eo, const u32 *offsets,
+                                        Out *y_so, u32 experts, u32 outputs, u32 inputs) {
     Group group;
     if (!find(group, offsets, experts, blockIdx.y)) return;
     const u32 first_output = blockIdx.x * TILE;
-    const T *matrix = w + u64(group.expert) * outputs * inputs;
+    const T *matrix = w_eoi + u64(group.expert) * outputs * inputs;
     float sum[4][4] = {};
     multiply(
         sum, inputs,
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 k = at % DEPTH, row = group.first + at / DEPTH;
             const bool inside = row < group.end && first + k < inputs;
-            tile[k][at / DEPTH] = inside ? to_f32(x[u64(row) * inputs + first + k]) : 0.0f;
+            tile[k][at / DEPTH] = inside ? to_f32(x_si[u64(row) * inputs + first + k]) : 0.0f;
         },
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 k = at % DEPTH, output = first_output + at / DEPTH;
@@ -74,26 +77,26 @@ __device__ __forceinline__ void forward(const T *x, const T *w, const T *bias, c
             const u32 row = group.first + threadIdx.x / 16 * 4 + i;
             const u32 output = first_output + threadIdx.x % 16 * 4 + j;
             if (row >= group.end || output >= outputs) continue;
-            const float offset = bias ? to_f32(bias[u64(group.expert) * outputs + output]) : 0.0f;
-            y[u64(row) * outputs + output] = from_f32<Out>(sum[i][j] + offset);
+            const float offset = bias_eo ? to_f32(bias_eo[u64(group.expert) * outputs + output]) : 0.0f;
+            y_so[u64(row) * outputs + output] = from_f32<Out>(sum[i][j] + offset);
         }
 }
 
 // dx[rows of e, in] = dy[rows of e, out] * w[e]. Grid: tiles of inputs, tiles of all groups.
 template <typename T, typename Out>
-__device__ __forceinline__ void backward_input(const T *dy, const T *w, const u32 *offsets, Out *dx,
+__device__ __forceinline__ void backward_input(const T *dy_so, const T *w_eoi, const u32 *offsets, Out *dx_si,
                                                u32 experts, u32 outputs, u32 inputs) {
     Group group;
     if (!find(group, offsets, experts, blockIdx.y)) return;
     const u32 first_input = blockIdx.x * TILE;
-    const T *matrix = w + u64(group.expert) * outputs * inputs;
+    const T *matrix = w_eoi + u64(group.expert) * outputs * inputs;
     float sum[4][4] = {};
     multiply(
         sum, outputs,
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 k = at % DEPTH, row = group.first + at / DEPTH;
             const bool inside = row < group.end && first + k < outputs;
-            tile[k][at / DEPTH] = inside ? to_f32(dy[u64(row) * outputs + first + k]) : 0.0f;
+            tile[k][at / DEPTH] = inside ? to_f32(dy_so[u64(row) * outputs + first + k]) : 0.0f;
         },
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 k = at / TILE, input = first_input + at % TILE;
@@ -104,29 +107,30 @@ __device__ __forceinline__ void backward_input(const T *dy, const T *w, const u3
         for (u32 j = 0; j < 4; j++) {
             const u32 row = group.first + threadIdx.x / 16 * 4 + i;
             const u32 input = first_input + threadIdx.x % 16 * 4 + j;
-            if (row < group.end && input < inputs) dx[u64(row) * inputs + input] = from_f32<Out>(sum[i][j]);
+            if (row < group.end && input < inputs)
+                dx_si[u64(row) * inputs + input] = from_f32<Out>(sum[i][j]);
         }
 }
 
 // dw[e] (+)= dy[rows of e, out]^T * x[rows of e, in]. Grid: tiles of inputs, tiles of outputs, experts.
 template <typename T, typename Out>
-__device__ __forceinline__ void backward_weight(const T *dy, const T *x, const u32 *offsets, Out *dw,
-                                                u32 outputs, u32 inputs, u32 accumulate) {
+__device__ __forceinline__ void backward_weight(const T *dy_so, const T *x_si, const u32 *offsets,
+                                                Out *dw_eoi, u32 outputs, u32 inputs, u32 accumulate) {
     const u32 begin = offsets[blockIdx.z], end = offsets[blockIdx.z + 1];
     const u32 first_input = blockIdx.x * TILE, first_output = blockIdx.y * TILE;
-    Out *matrix = dw + u64(blockIdx.z) * outputs * inputs;
+    Out *matrix = dw_eoi + u64(blockIdx.z) * outputs * inputs;
     float sum[4][4] = {};
     multiply(
         sum, end - begin,
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 row = begin + first + at / TILE, output = first_output + at % TILE;
             const bool inside = row < end && output < outputs;
-            tile[at / TILE][at % TILE] = inside ? to_f32(dy[u64(row) * outputs + output]) : 0.0f;
+            tile[at / TILE][at % TILE] = inside ? to_f32(dy_so[u64(row) * outputs + output]) : 0.0f;
         },
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 row = begin + first + at / TILE, input = first_input + at % TILE;
             const bool inside = row < end && input < inputs;
-            tile[at / TILE][at % TILE] = inside ? to_f32(x[u64(row) * inputs + input]) : 0.0f;
+            tile[at / TILE][at % TILE] = inside ? to_f32(x_si[u64(row) * inputs + input]) : 0.0f;
         });
     for (u32 i = 0; i < 4; i++)
         for (u32 j = 0; j < 4; j++) {
@@ -141,22 +145,23 @@ __device__ __forceinline__ void backward_weight(const T *dy, const T *x, const u
 // bias[e] (+)= the sum of dy over the rows of e, each times the weight of its choice if `weights` is not
 // null. Launch: a thread for each output, a row of blocks for each expert.
 template <typename T, typename Out>
-__device__ __forceinline__ void backward_bias(const T *dy, const float *weights, const u32 *sources,
-                                              const u32 *offsets, Out *bias, u32 outputs, u32 accumulate) {
+__device__ __forceinline__ void backward_bias(const T *dy_so, const float *weights_tp, const u32 *sources_s,
+                                              const u32 *offsets, Out *bias_eo, u32 outputs, u32 accumulate) {
     const u32 output = blockIdx.x * THREADS + threadIdx.x;
     if (output >= outputs) return;
     float sum = 0.0f;
     for (u32 row = offsets[blockIdx.y]; row < offsets[blockIdx.y + 1]; row++)
-        if (sources[row] != 0xffffffffu)  // a row of zeros
-            sum += (weights ? weights[sources[row]] : 1.0f) * to_f32(dy[u64(row) * outputs + output]);
-    Out &target = bias[u64(blockIdx.y) * outputs + output];
+        if (sources_s[row] != 0xffffffffu)  // a row of zeros
+            sum +=
+                (weights_tp ? weights_tp[sources_s[row]] : 1.0f) * to_f32(dy_so[u64(row) * outputs + output]);
+    Out &target = bias_eo[u64(blockIdx.y) * outputs + output];
     target = from_f32<Out>(accumulate ? to_f32(target) + sum : sum);
 }
 
 // dx[rows, in] = dy[rows, experts] * w, in f32 but for the result. Grid: tiles of inputs, tiles of rows.
 template <typename T, typename Out>
-__device__ __forceinline__ void router_input(const float *dy, const T *w, Out *dx, u32 rows, u32 experts,
-                                             u32 inputs) {
+__device__ __forceinline__ void router_input(const float *dy_te, const T *w_ed, Out *dx_td, u32 rows,
+                                             u32 experts, u32 inputs) {
     const u32 first_row = blockIdx.y * TILE, first_input = blockIdx.x * TILE;
     float sum[4][4] = {};
     multiply(
@@ -164,26 +169,26 @@ __device__ __forceinline__ void router_input(const float *dy, const T *w, Out *d
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 k = at % DEPTH, row = first_row + at / DEPTH;
             const bool inside = row < rows && first + k < experts;
-            tile[k][at / DEPTH] = inside ? dy[u64(row) * experts + first + k] : 0.0f;
+            tile[k][at / DEPTH] = inside ? dy_te[u64(row) * experts + first + k] : 0.0f;
         },
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 k = at / TILE, input = first_input + at % TILE;
             const bool inside = input < inputs && first + k < experts;
-            tile[k][at % TILE] = inside ? to_f32(w[u64(first + k) * inputs + input]) : 0.0f;
+            tile[k][at % TILE] = inside ? to_f32(w_ed[u64(first + k) * inputs + input]) : 0.0f;
         });
     for (u32 i = 0; i < 4; i++)
         for (u32 j = 0; j < 4; j++) {
             const u32 row = first_row + threadIdx.x / 16 * 4 + i;
             const u32 input = first_input + threadIdx.x % 16 * 4 + j;
-            if (row < rows && input < inputs) dx[u64(row) * inputs + input] = from_f32<Out>(sum[i][j]);
+            if (row < rows && input < inputs) dx_td[u64(row) * inputs + input] = from_f32<Out>(sum[i][j]);
         }
 }
 
 // parts[part, experts, in] = dy[rows of part, experts]^T * x[rows of part, in], in f32. Grid: tiles of
 // inputs, tiles of experts, parts of `each` rows.
 template <typename T>
-__device__ __forceinline__ void router_weight(const float *dy, const T *x, float *parts, u32 rows, u32 each,
-                                              u32 experts, u32 inputs) {
+__device__ __forceinline__ void router_weight(const float *dy_te, const T *x_td, float *parts, u32 rows,
+                                              u32 each, u32 experts, u32 inputs) {
     const u32 begin = blockIdx.z * each, end = min(rows, begin + each);
     const u32 first_expert = blockIdx.y * TILE, first_input = blockIdx.x * TILE;
     float sum[4][4] = {};
@@ -192,12 +197,12 @@ __device__ __forceinline__ void router_weight(const float *dy, const T *x, float
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 row = begin + first + at / TILE, expert = first_expert + at % TILE;
             const bool inside = row < end && expert < experts;
-            tile[at / TILE][at % TILE] = inside ? dy[u64(row) * experts + expert] : 0.0f;
+            tile[at / TILE][at % TILE] = inside ? dy_te[u64(row) * experts + expert] : 0.0f;
         },
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
             const u32 row = begin + first + at / TILE, input = first_input + at % TILE;
             const bool inside = row < end && input < inputs;
-            tile[at / TILE][at % TILE] = inside ? to_f32(x[u64(row) * inputs + input]) : 0.0f;
+            tile[at / TILE][at % TILE] = inside ? to_f32(x_td[u64(row) * inputs + input]) : 0.0f;
         });
     parts += u64(blockIdx.z) * experts * inputs;
     for (u32 i = 0; i < 4; i++)
@@ -221,14 +226,15 @@ __device__ __forceinline__ void router_sum(const float *parts, Out *dw, u32 coun
 
 // bias[expert] (+)= the sum of dy over rows. Launch: a warp for each expert.
 template <typename Out>
-__device__ __forceinline__ void router_bias(const float *dy, Out *bias, u32 rows, u32 experts,
+__device__ __forceinline__ void router_bias(const float *dy_te, Out *bias_e, u32 rows, u32 experts,
                                             u32 accumulate) {
     const u32 expert = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (expert >= experts) return;
     float sum = 0.0f;
-    for (u32 row = threadIdx.x % WARP; row < rows; row += WARP) sum += dy[u64(row) * experts + expert];
+    for (u32 row = threadIdx.x % WARP; row < rows; row += WARP) sum += dy_te[u64(row) * experts + expert];
     sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) bias[expert] = from_f32<Out>(accumulate ? to_f32(bias[expert]) + sum : sum);
+    if (threadIdx.x % WARP == 0)
+        bias_e[expert] = from_f32<Out>(accumulate ? to_f32(bias_e[expert]) + sum : sum);
 }
 
 #define KERNELS_OF(NAME, T, Out)                                                                            \

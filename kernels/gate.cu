@@ -1,5 +1,7 @@
 // Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns, then those of up; or
 // with a clamp h = activation(min(gate, limit)) * (up within -limit to limit, + offset), as in gpt-oss.
+//
+// Shapes: pair_t2f, h_tf. Letters as in CONTRIBUTING.md.
 #include "gate.cuh"
 #include "maximum.cuh"
 
@@ -8,25 +10,24 @@
 // their gradients out in place, and h in place of dh, which the weight gradient of the next layer reads.
 // `cells`: null, or where the largest magnitude of the gradients goes.
 template <int N, typename Function, typename Form, typename T>
-__device__ __forceinline__ void forward(const T *pair, T *h, u32 items, u32 width, Form form) {
+__device__ __forceinline__ void forward(const T *pair_t2f, T *h_tf, u32 items, u32 width, Form form) {
     const u32 each = width / N, item = blockIdx.x * THREADS + threadIdx.x;
     if (item >= items) return;
-    const T *from = pair + u64(item / each) * 2 * width + item % each * N;
+    const T *from = pair_t2f + u64(item / each) * 2 * width + item % each * N;
     const Floats<N> gate = read<N>(from);
     Floats<N> up = read<N>(from + width);
 #pragma unroll
     for (int j = 0; j < N; j++) up.at[j] = form.up(up.at[j]) * Function::value(form.gate(gate.at[j]));
-    write(h + u64(item) * N, up);
+    write(h_tf + u64(item) * N, up);
 }
 
 template <int N, typename Function, typename Form, typename T>
-__device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u32 width,
-                                         Form form) {
+__device__ __forceinline__ void backward(T *pair_t2f, T *h_tf, u32 *cells, u32 items, u32 width, Form form) {
     const u32 each = width / N, item = blockIdx.x * THREADS + threadIdx.x;
     Maximum most;
     if (item < items) {
-        T *at = pair + u64(item / each) * 2 * width + item % each * N;
-        Floats<N> gate = read<N>(at), up = read<N>(at + width), slope = read<N>(h + u64(item) * N);
+        T *at = pair_t2f + u64(item / each) * 2 * width + item % each * N;
+        Floats<N> gate = read<N>(at), up = read<N>(at + width), slope = read<N>(h_tf + u64(item) * N);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             const float x = form.gate(gate.at[j]), y = form.up(up.at[j]), dh = slope.at[j];
@@ -37,7 +38,7 @@ __device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u
         }
         write(at, gate);
         write(at + width, up);
-        write(h + u64(item) * N, slope);
+        write(h_tf + u64(item) * N, slope);
         most.add(gate);
         most.add(up);
     }

@@ -2,6 +2,9 @@
 // [rotated | plain] in one array, whose keys share the rotated columns. A block has a row; its threads take N
 // columns each. Rotated columns of interleaved pairs are moved one by one, others N at once. Floor: every
 // element in and out once.
+//
+// Shapes: queries_blc, keys_values_blc, packed_blc, each with columns of its own; shared_blk. Letters as in
+// CONTRIBUTING.md.
 #include "common.cuh"
 
 struct Sizes {
@@ -22,72 +25,72 @@ struct Sizes {
 #define SIZES_OF Sizes{query, key_value, rotated, plain, values, interleaved}
 
 template <int N, typename T>
-__device__ __forceinline__ void pack_row(const T *queries, const T *keys_values, const T *shared, T *packed,
-                                         Sizes sizes) {
+__device__ __forceinline__ void pack_row(const T *queries_blc, const T *keys_values_blc, const T *shared_blk,
+                                         T *packed_blc, Sizes sizes) {
     const u64 row = blockIdx.x;
     const u32 width = sizes.width(), each = sizes.plain + sizes.values;
     const u32 of_queries = sizes.query * width, of_keys = sizes.key_value * width;
     const u32 columns = of_queries + of_keys + sizes.key_value * sizes.values;
-    queries += row * of_queries;
-    keys_values += row * sizes.key_value * each;
-    shared += row * sizes.rotated;
-    packed += row * columns;
+    queries_blc += row * of_queries;
+    keys_values_blc += row * sizes.key_value * each;
+    shared_blk += row * sizes.rotated;
+    packed_blc += row * columns;
     for (u32 at = threadIdx.x * N; at < columns; at += THREADS * N) {
         const T *from;
         if (at >= of_queries + of_keys) {
             const u32 column = at - of_queries - of_keys;
-            from = keys_values + column / sizes.values * each + sizes.plain + column % sizes.values;
+            from = keys_values_blc + column / sizes.values * each + sizes.plain + column % sizes.values;
         } else {
             const bool is_query = at < of_queries;
             const u32 own = is_query ? at : at - of_queries, head = own / width, column = own % width;
-            const T *turned = is_query ? queries + head * width + sizes.plain : shared;
+            const T *turned = is_query ? queries_blc + head * width + sizes.plain : shared_blk;
             if (column < sizes.rotated && sizes.interleaved) {
 #pragma unroll
-                for (int i = 0; i < N; i++) packed[at + i] = turned[sizes.source(column + i)];
+                for (int i = 0; i < N; i++) packed_blc[at + i] = turned[sizes.source(column + i)];
                 continue;
             }
-            const T *still = is_query ? queries + head * width : keys_values + head * each;
+            const T *still = is_query ? queries_blc + head * width : keys_values_blc + head * each;
             from = column < sizes.rotated ? turned + column : still + column - sizes.rotated;
         }
-        store<N>(packed + at, load<N>(from));
+        store<N>(packed_blc + at, load<N>(from));
     }
 }
 
 template <int N, typename T>
-__device__ __forceinline__ void unpack_row(const T *packed, T *queries, T *keys_values, T *shared,
-                                           Sizes sizes) {
+__device__ __forceinline__ void unpack_row(const T *packed_blc, T *queries_blc, T *keys_values_blc,
+                                           T *shared_blk, Sizes sizes) {
     const u64 row = blockIdx.x;
     const u32 width = sizes.width(), each = sizes.plain + sizes.values;
     const u32 of_queries = sizes.query * width, of_keys = sizes.key_value * width;
     const u32 of_operand = sizes.key_value * each;
-    packed += row * (of_queries + of_keys + sizes.key_value * sizes.values);
-    queries += row * of_queries;
-    keys_values += row * of_operand;
-    shared += row * sizes.rotated;
+    packed_blc += row * (of_queries + of_keys + sizes.key_value * sizes.values);
+    queries_blc += row * of_queries;
+    keys_values_blc += row * of_operand;
+    shared_blk += row * sizes.rotated;
     for (u32 at = threadIdx.x * N; at < of_queries; at += THREADS * N) {
         const u32 column = at % width;
-        const T *head = packed + (at - column);
+        const T *head = packed_blc + (at - column);
         if (column >= sizes.plain && sizes.interleaved) {
 #pragma unroll
-            for (int i = 0; i < N; i++) queries[at + i] = head[sizes.target(column + i - sizes.plain)];
+            for (int i = 0; i < N; i++) queries_blc[at + i] = head[sizes.target(column + i - sizes.plain)];
         } else {
             const u32 from = column < sizes.plain ? sizes.rotated + column : column - sizes.plain;
-            store<N>(queries + at, load<N>(head + from));
+            store<N>(queries_blc + at, load<N>(head + from));
         }
     }
-    const T *keys = packed + of_queries;
+    const T *keys = packed_blc + of_queries;
     for (u32 at = threadIdx.x * N; at < of_operand; at += THREADS * N) {
         const u32 head = at / each, column = at % each;
         const T *from = column < sizes.plain ? keys + head * width + sizes.rotated + column
                                              : keys + of_keys + head * sizes.values + column - sizes.plain;
-        store<N>(keys_values + at, load<N>(from));
+        store<N>(keys_values_blc + at, load<N>(from));
     }
     // The sum over heads in their order.
     for (u32 column = threadIdx.x; column < sizes.rotated; column += THREADS) {
         const T *from = keys + sizes.target(column);
         float sum = 0.0f;
         for (u32 head = 0; head < sizes.key_value; head++) sum += to_f32(from[head * width]);
-        shared[column] = from_f32<T>(sum);
+        shared_blk[column] = from_f32<T>(sum);
     }
 }
 

@@ -1,5 +1,8 @@
 // Layer normalisation of rows: y = (x - mean) * rstd * weight + bias, and its gradients. rstd is the
 // reciprocal standard deviation, 1 / sqrt(variance + epsilon).
+//
+// Shapes: x_td, branch_td, sum_td, y_td and their gradients; weight_d, bias_d; means_t, rstds_t. Letters as
+// in CONTRIBUTING.md.
 #include "columns.cuh"
 #include "held_rows.cuh"
 #include "maximum.cuh"
@@ -9,16 +12,16 @@
 // dsum) in, dx out.
 
 template <typename T, int GROUP, int HELD>
-__device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, const T *bias, T *sum,
-                                        T *y, float *means, float *rstds, u32 rows, u32 width,
-                                        float epsilon, u32 *cells) {
+__device__ __forceinline__ void forward(const T *x_td, const T *branch_td, const T *weight_d, const T *bias_d,
+                                        T *sum_td, T *y_td, float *means_t, float *rstds_t, u32 rows,
+                                        u32 width, float epsilon, u32 *cells) {
     constexpr int N = Wide<T>::N;
     const RowPosition<T, GROUP> position(width);
     if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in;
-    in.read(x + position.start, position.vectors, position.lane);
-    if (branch) add_branch(in, position, branch, sum);
+    in.read(x_td + position.start, position.vectors, position.lane);
+    if (branch_td) add_branch(in, position, branch_td, sum_td);
     in.forget();
     float total = 0.0f;
 #pragma unroll
@@ -48,8 +51,8 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
         const u32 vector = position.lane + i * GROUP;
         if (vector < position.vectors) {
             Wide<T> g, b = {}, out;
-            g.read(weight + vector * N);
-            if (bias) b.read(bias + vector * N);
+            g.read(weight_d + vector * N);
+            if (bias_d) b.read(bias_d + vector * N);
             Floats<N> values = in.held[i].floats();
             const Floats<N> scales = g.floats(), shifts = b.floats();
 #pragma unroll
@@ -57,12 +60,12 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
                 values.at[j] = fmaf((values.at[j] - mean) * rstd, scales.at[j], shifts.at[j]);
             if (cells) most.add(values);
             out.round(values);
-            out.write(y + position.start + vector * N);
+            out.write(y_td + position.start + vector * N);
         }
     }
     if (position.lane == 0) {
-        means[position.row] = mean;
-        rstds[position.row] = rstd;
+        means_t[position.row] = mean;
+        rstds_t[position.row] = rstd;
     }
     if (cells) record<T>(most, cells);
 }
@@ -70,24 +73,24 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
 // dx = rstd * (g - mean(g) - normal * mean(g * normal)) (+ dsum) with g = dy * weight, normal = (x - mean) *
 // rstd.
 template <typename T, int GROUP, int HELD>
-__device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *weight,
-                                         const float *means, const float *rstds, T *dx, u32 rows, u32 width,
-                                         u32 *cells) {
+__device__ __forceinline__ void backward(const T *dy_td, const T *dsum_td, const T *x_td, const T *weight_d,
+                                         const float *means_t, const float *rstds_t, T *dx_td, u32 rows,
+                                         u32 width, u32 *cells) {
     constexpr int N = Wide<T>::N;
     const RowPosition<T, GROUP> position(width);
     if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in, out;
-    out.read(dy + position.start, position.vectors, position.lane);
-    in.read(x + position.start, position.vectors, position.lane);
-    const float mean = means[position.row], rstd = rstds[position.row];
+    out.read(dy_td + position.start, position.vectors, position.lane);
+    in.read(x_td + position.start, position.vectors, position.lane);
+    const float mean = means_t[position.row], rstd = rstds_t[position.row];
     float total = 0.0f, product = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         const u32 vector = position.lane + i * GROUP;
         if (vector < position.vectors) {
             Wide<T> held_weight;
-            held_weight.read(weight + vector * N);
+            held_weight.read(weight_d + vector * N);
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
                             xs = in.held[i].floats();
 #pragma unroll
@@ -107,11 +110,11 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
         const u32 vector = position.lane + i * GROUP;
         if (vector < position.vectors) {
             Wide<T> held_weight, result;
-            held_weight.read(weight + vector * N);
+            held_weight.read(weight_d + vector * N);
             Floats<N> values = {};
-            if (dsum) {
+            if (dsum_td) {
                 Wide<T> other;
-                other.read(dsum + position.start + vector * N);
+                other.read(dsum_td + position.start + vector * N);
                 values = other.floats();
             }
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
@@ -123,7 +126,7 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
             }
             if (cells) most.add(values);
             result.round(values);
-            result.write(dx + position.start + vector * N);
+            result.write(dx_td + position.start + vector * N);
         }
     }
     if (cells) record<T>(most, cells);
@@ -131,21 +134,21 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
 
 // For any width. A thread visits the same elements in every pass, so it may read the sum that it wrote.
 template <typename T>
-__device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *weight, const T *bias,
-                                            T *sum, T *y, float *means, float *rstds, u32 width,
-                                            float epsilon, u32 *cells) {
+__device__ __forceinline__ void forward_any(const T *x_td, const T *branch_td, const T *weight_d,
+                                            const T *bias_d, T *sum_td, T *y_td, float *means_t,
+                                            float *rstds_t, u32 width, float epsilon, u32 *cells) {
     const u64 start = u64(blockIdx.x) * width;
-    const T *in = x + start;
+    const T *in = x_td + start;
     float total = 0.0f;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
         T value = in[at];
-        if (branch) {
-            value = from_f32<T>(to_f32(value) + to_f32(branch[start + at]));
-            sum[start + at] = value;
+        if (branch_td) {
+            value = from_f32<T>(to_f32(value) + to_f32(branch_td[start + at]));
+            sum_td[start + at] = value;
         }
         total += to_f32(value);
     }
-    if (branch) in = sum + start;
+    if (branch_td) in = sum_td + start;
     const float scale = 1.0f / width;
     const float mean = group_sum<THREADS>(total) * scale;
     total = 0.0f;
@@ -157,48 +160,48 @@ __device__ __forceinline__ void forward_any(const T *x, const T *branch, const T
     Maximum most;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
         const float normal = (to_f32(in[at]) - mean) * rstd;
-        const float value = fmaf(normal, to_f32(weight[at]), bias ? to_f32(bias[at]) : 0.0f);
+        const float value = fmaf(normal, to_f32(weight_d[at]), bias_d ? to_f32(bias_d[at]) : 0.0f);
         most.add(value);
-        y[start + at] = from_f32<T>(value);
+        y_td[start + at] = from_f32<T>(value);
     }
     if (threadIdx.x == 0) {
-        means[blockIdx.x] = mean;
-        rstds[blockIdx.x] = rstd;
+        means_t[blockIdx.x] = mean;
+        rstds_t[blockIdx.x] = rstd;
     }
     if (cells) record<T>(most, cells);
 }
 
 template <typename T>
-__device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T *x, const T *weight,
-                                             const float *means, const float *rstds, T *dx, u32 width,
-                                             u32 *cells) {
+__device__ __forceinline__ void backward_any(const T *dy_td, const T *dsum_td, const T *x_td,
+                                             const T *weight_d, const float *means_t, const float *rstds_t,
+                                             T *dx_td, u32 width, u32 *cells) {
     const u64 start = u64(blockIdx.x) * width;
-    const float mean = means[blockIdx.x], rstd = rstds[blockIdx.x];
+    const float mean = means_t[blockIdx.x], rstd = rstds_t[blockIdx.x];
     float total = 0.0f, product = 0.0f;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
-        const float g = to_f32(dy[start + at]) * to_f32(weight[at]);
+        const float g = to_f32(dy_td[start + at]) * to_f32(weight_d[at]);
         total += g;
-        product = fmaf(g, (to_f32(x[start + at]) - mean) * rstd, product);
+        product = fmaf(g, (to_f32(x_td[start + at]) - mean) * rstd, product);
     }
     const float scale = 1.0f / width;
     const float mean_g = group_sum<THREADS>(total) * scale,
                 mean_product = group_sum<THREADS>(product) * scale;
     Maximum most;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
-        const float g = to_f32(dy[start + at]) * to_f32(weight[at]);
-        const float normal = (to_f32(x[start + at]) - mean) * rstd;
+        const float g = to_f32(dy_td[start + at]) * to_f32(weight_d[at]);
+        const float normal = (to_f32(x_td[start + at]) - mean) * rstd;
         float value = rstd * (g - mean_g - normal * mean_product);
-        if (dsum) value += to_f32(dsum[start + at]);
+        if (dsum_td) value += to_f32(dsum_td[start + at]);
         most.add(value);
-        dx[start + at] = from_f32<T>(value);
+        dx_td[start + at] = from_f32<T>(value);
     }
     if (cells) record<T>(most, cells);
 }
 
 // partial[run][0][column] = sum of dy * (x - mean) * rstd, partial[run][1][column] = sum of dy.
 template <int N, typename T>
-__device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const float *means,
-                                               const float *rstds, float *partial, u32 rows, u32 width,
+__device__ __forceinline__ void parameter_sums(const T *dy_td, const T *x_td, const float *means_t,
+                                               const float *rstds_t, float *partial, u32 rows, u32 width,
                                                u32 rows_per_run) {
     const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
     const u32 vectors = width / N, vector = blockIdx.y * TILE + lane;
@@ -210,8 +213,8 @@ __device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const fl
 #pragma unroll 4
         for (u32 row = first + strand; row < end; row += STRANDS) {
             const u64 at = u64(row) * width + column;
-            const Floats<N> dys = read<N>(dy + at), xs = read<N>(x + at);
-            const float mean = means[row], rstd = rstds[row];
+            const Floats<N> dys = read<N>(dy_td + at), xs = read<N>(x_td + at);
+            const float mean = means_t[row], rstd = rstds_t[row];
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 weight.at[i] = fmaf(dys.at[i], (xs.at[i] - mean) * rstd, weight.at[i]);

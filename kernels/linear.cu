@@ -1,9 +1,11 @@
 // The gradient of a linear layer's bias; cuBLASLt computes its matmuls.
+//
+// Shapes: dy_to; the bias's gradient has shape o. Letters as in CONTRIBUTING.md.
 #include "columns.cuh"
 
 // partial[run][column] = sum of dy[row][column] over the run's rows.
 template <int N, typename T>
-__device__ __forceinline__ void column_sums(const T *dy, float *partial, u32 rows, u32 width,
+__device__ __forceinline__ void column_sums(const T *dy_to, float *partial, u32 rows, u32 width,
                                             u32 rows_per_run) {
     const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
     const u32 vectors = width / N, vector = blockIdx.y * TILE + lane;
@@ -11,7 +13,7 @@ __device__ __forceinline__ void column_sums(const T *dy, float *partial, u32 row
     const u32 end = min(rows, first + rows_per_run);
     Floats<N> sum = {};
     if (vector < vectors) {
-        const T *column = dy + u64(vector) * N;
+        const T *column = dy_to + u64(vector) * N;
 #pragma unroll 4
         for (u32 row = first + strand; row < end; row += STRANDS) {
             const Floats<N> values = read<N>(column + u64(row) * width);

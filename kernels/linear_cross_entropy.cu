@@ -1,6 +1,9 @@
 // Softmax cross-entropy of scores whose columns are computed in pieces, one after another: statistics of each
 // row over all pieces, then each piece's gradient, written over its scores. A score may be capped: it is then
 // cap * tanh(x / cap).
+//
+// Shapes: scores_tv for some of the v classes; targets_t, maxima_t, sums_t, losses_t, weights_t. Letters as
+// in CONTRIBUTING.md.
 #include "scores.cuh"
 
 __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0f ? cap * tanhf(x / cap) : x; }
@@ -13,17 +16,18 @@ __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0f 
 // `losses`, which the last piece turns into losses. A fresh piece begins the statistics. Pieces are processed
 // in the order of their classes.
 template <typename T>
-__device__ __forceinline__ void join(const T *scores, const u32 *targets, float *maxima, float *sums,
-                                     float *losses, u32 first, u32 width, u32 vocab, u32 fresh, u32 last, float cap) {
+__device__ __forceinline__ void join(const T *scores_tv, const u32 *targets_t, float *maxima_t, float *sums_t,
+                                     float *losses_t, u32 first, u32 width, u32 vocab, u32 fresh, u32 last,
+                                     float cap) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float of_warps[MOST_THREADS / WARP], sums_of_warps[MOST_THREADS / WARP];
-    const u32 at_row = blockIdx.x, target = targets[at_row];
+    const u32 at_row = blockIdx.x, target = targets_t[at_row];
     if (target == IGNORED) {
-        if (threadIdx.x == 0 && last) losses[at_row] = NO_LOSS;
+        if (threadIdx.x == 0 && last) losses_t[at_row] = NO_LOSS;
         return;
     }
     if (target >= vocab) __trap();
-    const T *row = scores + u64(at_row) * width;
+    const T *row = scores_tv + u64(at_row) * width;
     const Cut<T> cut(row, width);
 
     float largest = __uint_as_float(0xff800000u);
@@ -43,16 +47,16 @@ __device__ __forceinline__ void join(const T *scores, const u32 *targets, float 
     if (threadIdx.x != 0) return;
 
     if (!fresh) {
-        const float before = maxima[at_row], both = fmaxf(before, largest);
-        total = sums[at_row] * expf(before - both) + total * expf(largest - both);
+        const float before = maxima_t[at_row], both = fmaxf(before, largest);
+        total = sums_t[at_row] * expf(before - both) + total * expf(largest - both);
         largest = both;
     }
-    maxima[at_row] = largest;
-    sums[at_row] = total;
+    maxima_t[at_row] = largest;
+    sums_t[at_row] = total;
     // A target in another piece is beyond the width, even if it is before the first class.
-    float score = fresh ? 0.0f : losses[at_row];
+    float score = fresh ? 0.0f : losses_t[at_row];
     if (target - first < width) score = capped(to_f32(row[target - first]), cap);
-    losses[at_row] = last ? float(log(double(total)) + (double(largest) - double(score))) : score;
+    losses_t[at_row] = last ? float(log(double(total)) + (double(largest) - double(score))) : score;
 }
 
 // Merges the statistics of `lanes` runs of `width` classes, [lanes][3][rows], in the order of the classes, to
@@ -81,21 +85,21 @@ KERNEL __launch_bounds__(MOST_THREADS)
 // Replaces scores by the gradient of factor * scale * mean loss with respect to them; with `weights` by that
 // of factor * the sum of weight * loss over rows.
 template <typename T>
-__device__ __forceinline__ void gradient(T *scores, const u32 *targets, const float *maxima,
-                                         const float *sums, const u32 *counted, const float *weights,
+__device__ __forceinline__ void gradient(T *scores_tv, const u32 *targets_t, const float *maxima_t,
+                                         const float *sums_t, const u32 *counted, const float *weights_t,
                                          const float *factor, u32 first, u32 width, float cap, float scale) {
     constexpr u32 N = Cut<T>::N;
-    const u32 at_row = blockIdx.x, target = targets[at_row];
-    T *row = scores + u64(at_row) * width;
+    const u32 at_row = blockIdx.x, target = targets_t[at_row];
+    T *row = scores_tv + u64(at_row) * width;
     const Cut<T> cut(row, width);
     if (target == IGNORED) {
         cut.for_each([&](u32 at) { store<4>(reinterpret_cast<u32 *>(row + at), Vector<u32, 4>{}); },
                      [&](u32 at) { row[at] = from_f32<T>(0.0f); });
         return;
     }
-    const float of_loss = weights ? weights[at_row] : __fdiv_rn(scale, __uint2float_rn(*counted));
+    const float of_loss = weights_t ? weights_t[at_row] : __fdiv_rn(scale, __uint2float_rn(*counted));
     const float weight = of_loss * *factor;
-    const float largest = maxima[at_row], share = weight / sums[at_row];
+    const float largest = maxima_t[at_row], share = weight / sums_t[at_row];
     const u32 hot = target - first;
     const auto slope = [&](float x, u32 at) {
         const float score = capped(x, cap), part = score / cap;

@@ -1,5 +1,7 @@
 // Pooling of channels-last images: the largest element or the mean of each window, and the gradients.
 // Backward gathers: each input element adds the gradients of the windows that contain it, in order.
+//
+// Shapes: images are nhwc: image, row, column, channel. Letters as in CONTRIBUTING.md.
 #include "common.cuh"
 
 // Launch: THREADS threads, a thread for each of `count` vectors of N channels of the result's pixels. Floor:

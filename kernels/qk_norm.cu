@@ -1,5 +1,8 @@
 // RMS normalisation of every query and key head of packed rows, then the rotation to its position; values are
 // copied. One pass each way.
+//
+// Shapes: x_blc, y_blc and their gradients; query_weight_k, key_weight_k; table_lk, documents_bl; rstds_th.
+// Letters as in CONTRIBUTING.md.
 #include "columns.cuh"
 #include "maximum.cuh"
 #include "rotary.cuh"
@@ -46,15 +49,15 @@ __device__ __forceinline__ Part<N, PIECES> read_part(const T *head, u32 lane, u3
 }
 
 template <int N, int PIECES, typename T>
-__device__ __forceinline__ void forward(const T *x, const T *query_weight, const T *key_weight,
-                                        const float *table, const u32 *documents, T *y, float *rstds,
-                                        Rows<T> shape, float epsilon) {
+__device__ __forceinline__ void forward(const T *x_blc, const T *query_weight_k, const T *key_weight_k,
+                                        const float *table_lk, const u32 *documents_bl, T *y_blc,
+                                        float *rstds_th, Rows<T> shape, float epsilon) {
     const u32 heads = shape.query + 2 * shape.key_value, normed = shape.query + shape.key_value;
     const u32 half = shape.width / 2, lanes = shape.lanes, lane = threadIdx.x % lanes;
     const u32 item = (blockIdx.x * THREADS + threadIdx.x) / lanes, row = item / heads, head = item % heads;
     const bool inside = row < shape.rows;
     const u64 start = inside ? u64(row) * shape.columns() + head * shape.width : 0;
-    Part<N, PIECES> part = read_part<N, PIECES>(x + start, lane, lanes, half);
+    Part<N, PIECES> part = read_part<N, PIECES>(x_blc + start, lane, lanes, half);
     float total = 0.0f;
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++)
@@ -67,8 +70,8 @@ __device__ __forceinline__ void forward(const T *x, const T *query_weight, const
     const float rstd = 1.0f / sqrtf(group_sum(total, lanes) / shape.width + epsilon);
     if (!inside) return;
     if (head < normed) {
-        const T *weight = head < shape.query ? query_weight : key_weight;
-        const float *angles = table + position(documents, row, shape.time) * shape.width;
+        const T *weight = head < shape.query ? query_weight_k : key_weight_k;
+        const float *angles = table_lk + position(documents_bl, row, shape.time) * shape.width;
         for_pieces<N, PIECES>(lane, lanes, half, [&](int piece, u32 column) {
             const Floats<N> low = read<N>(weight + column), high = read<N>(weight + half + column);
 #pragma unroll
@@ -79,11 +82,11 @@ __device__ __forceinline__ void forward(const T *x, const T *query_weight, const
             rotate(part.low[piece], part.high[piece], read<N>(angles + column),
                    read<N>(angles + half + column));
         });
-        if (lane == 0) rstds[u64(row) * normed + head] = rstd;
+        if (lane == 0) rstds_th[u64(row) * normed + head] = rstd;
     }
     for_pieces<N, PIECES>(lane, lanes, half, [&](int piece, u32 column) {
-        write(y + start + column, part.low[piece]);
-        write(y + start + half + column, part.high[piece]);
+        write(y_blc + start + column, part.low[piece]);
+        write(y_blc + start + half + column, part.high[piece]);
     });
 }
 
@@ -91,8 +94,9 @@ __device__ __forceinline__ void forward(const T *x, const T *query_weight, const
 // rotated back; dx may be dy, and values keep theirs. partial[run][0][column] = sum over queries of dz *
 // normal, [1] over keys. `cells`: null, or where the largest magnitude of dx goes, values included.
 template <int N, int PIECES, typename T>
-__device__ __forceinline__ void backward(const T *dy, const T *x, const float *rstds, const T *query_weight,
-                                         const T *key_weight, const float *table, const u32 *documents, T *dx,
+__device__ __forceinline__ void backward(const T *dy_blc, const T *x_blc, const float *rstds_th,
+                                         const T *query_weight_k, const T *key_weight_k,
+                                         const float *table_lk, const u32 *documents_bl, T *dx_blc,
                                          float *partial, Rows<T> shape, u32 rows_per_run, u32 *cells) {
     __shared__ float sums[4 * THREADS * N * PIECES];
     const u32 normed = shape.query + shape.key_value, width = shape.width, half = width / 2;
@@ -105,14 +109,14 @@ __device__ __forceinline__ void backward(const T *dy, const T *x, const float *r
         const u32 item = round + group, row = first + item / normed, head = item % normed;
         const bool inside = item < items, is_key = head >= shape.query;
         const u64 start = inside ? u64(row) * shape.columns() + head * width : 0;
-        const T *weight = is_key ? key_weight : query_weight;
+        const T *weight = is_key ? key_weight_k : query_weight_k;
         Part<N, PIECES> slope = {}, normal = {};
         float rstd = 0.0f, product = 0.0f;
         if (inside) {
-            slope = read_part<N, PIECES>(dy + start, lane, lanes, half);
-            normal = read_part<N, PIECES>(x + start, lane, lanes, half);
-            rstd = rstds[u64(row) * normed + head];
-            const float *angles = table + position(documents, row, shape.time) * width;
+            slope = read_part<N, PIECES>(dy_blc + start, lane, lanes, half);
+            normal = read_part<N, PIECES>(x_blc + start, lane, lanes, half);
+            rstd = rstds_th[u64(row) * normed + head];
+            const float *angles = table_lk + position(documents_bl, row, shape.time) * width;
             for_pieces<N, PIECES>(lane, lanes, half, [&](int piece, u32 column) {
                 Floats<N> &low = slope.low[piece], &high = slope.high[piece];
                 rotate_back(low, high, read<N>(angles + column), read<N>(angles + half + column));
@@ -144,8 +148,8 @@ __device__ __forceinline__ void backward(const T *dy, const T *x, const float *r
                 low.at[i] = rstd * (low.at[i] - normal.low[piece].at[i] * mean);
                 high.at[i] = rstd * (high.at[i] - normal.high[piece].at[i] * mean);
             }
-            write(dx + start + column, low);
-            write(dx + start + half + column, high);
+            write(dx_blc + start + column, low);
+            write(dx_blc + start + half + column, high);
             most.add(low);
             most.add(high);
         });
@@ -153,7 +157,8 @@ __device__ __forceinline__ void backward(const T *dy, const T *x, const float *r
     if (cells) {
         const u32 each = shape.key_value * width / N, others = first < end ? (end - first) * each : 0;
         for (u32 i = threadIdx.x; i < others; i += THREADS)
-            most.add(read<N>(dy + u64(first + i / each) * shape.columns() + normed * width + i % each * N));
+            most.add(
+                read<N>(dy_blc + u64(first + i / each) * shape.columns() + normed * width + i % each * N));
         record<T>(most, cells);
     }
 #pragma unroll

@@ -1,5 +1,8 @@
 // RMS normalisation of rows: y = x * rstd * weight, and its gradients. rstd is 1 / sqrt(mean square +
 // epsilon).
+//
+// Shapes: x_td, branch_td, sum_td, y_td and their gradients; weight_d; rstds_t. Letters as in
+// CONTRIBUTING.md.
 #include "columns.cuh"
 #include "held_rows.cuh"
 #include "maximum.cuh"
@@ -9,15 +12,16 @@
 // dsum) in, dx out.
 
 template <typename T, int GROUP, int HELD>
-__device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, T *sum, T *y,
-                                        float *rstds, u32 rows, u32 width, float epsilon, u32 *cells) {
+__device__ __forceinline__ void forward(const T *x_td, const T *branch_td, const T *weight_d, T *sum_td,
+                                        T *y_td, float *rstds_t, u32 rows, u32 width, float epsilon,
+                                        u32 *cells) {
     constexpr int N = Wide<T>::N;
     const RowPosition<T, GROUP> position(width);
     if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in;
-    in.read(x + position.start, position.vectors, position.lane);
-    if (branch) add_branch(in, position, branch, sum);
+    in.read(x_td + position.start, position.vectors, position.lane);
+    if (branch_td) add_branch(in, position, branch_td, sum_td);
     in.forget();
     float total = 0.0f;
 #pragma unroll
@@ -35,39 +39,39 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
         const u32 vector = position.lane + i * GROUP;
         if (vector < position.vectors) {
             Wide<T> held_weight, out;
-            held_weight.read(weight + vector * N);
+            held_weight.read(weight_d + vector * N);
             Floats<N> values = in.held[i].floats();
             const Floats<N> weights = held_weight.floats();
 #pragma unroll
             for (int j = 0; j < N; j++) values.at[j] = values.at[j] * rstd * weights.at[j];
             if (cells) most.add(values);
             out.round(values);
-            out.write(y + position.start + vector * N);
+            out.write(y_td + position.start + vector * N);
         }
     }
-    if (position.lane == 0) rstds[position.row] = rstd;
+    if (position.lane == 0) rstds_t[position.row] = rstd;
     if (cells) record<T>(most, cells);
 }
 
 // dx = rstd * (g - normal * mean(g * normal)) (+ dsum) with g = dy * weight, normal = x * rstd.
 template <typename T, int GROUP, int HELD>
-__device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *weight,
-                                         const float *rstds, T *dx, u32 rows, u32 width, u32 *cells) {
+__device__ __forceinline__ void backward(const T *dy_td, const T *dsum_td, const T *x_td, const T *weight_d,
+                                         const float *rstds_t, T *dx_td, u32 rows, u32 width, u32 *cells) {
     constexpr int N = Wide<T>::N;
     const RowPosition<T, GROUP> position(width);
     if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in, out;
-    out.read(dy + position.start, position.vectors, position.lane);
-    in.read(x + position.start, position.vectors, position.lane);
-    const float rstd = rstds[position.row];
+    out.read(dy_td + position.start, position.vectors, position.lane);
+    in.read(x_td + position.start, position.vectors, position.lane);
+    const float rstd = rstds_t[position.row];
     float product = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         const u32 vector = position.lane + i * GROUP;
         if (vector < position.vectors) {
             Wide<T> held_weight;
-            held_weight.read(weight + vector * N);
+            held_weight.read(weight_d + vector * N);
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
                             xs = in.held[i].floats();
 #pragma unroll
@@ -82,11 +86,11 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
         const u32 vector = position.lane + i * GROUP;
         if (vector < position.vectors) {
             Wide<T> held_weight, result;
-            held_weight.read(weight + vector * N);
+            held_weight.read(weight_d + vector * N);
             Floats<N> values = {};
-            if (dsum) {
+            if (dsum_td) {
                 Wide<T> other;
-                other.read(dsum + position.start + vector * N);
+                other.read(dsum_td + position.start + vector * N);
                 values = other.floats();
             }
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
@@ -96,7 +100,7 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
                 values.at[j] += rstd * (dys.at[j] * weights.at[j] - xs.at[j] * rstd * mean_product);
             if (cells) most.add(values);
             result.round(values);
-            result.write(dx + position.start + vector * N);
+            result.write(dx_td + position.start + vector * N);
         }
     }
     if (cells) record<T>(most, cells);
@@ -104,47 +108,49 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
 
 // For any width. A thread visits the same elements in every pass, so it may read the sum that it wrote.
 template <typename T>
-__device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *weight, T *sum, T *y,
-                                            float *rstds, u32 width, float epsilon, u32 *cells) {
+__device__ __forceinline__ void forward_any(const T *x_td, const T *branch_td, const T *weight_d, T *sum_td,
+                                            T *y_td, float *rstds_t, u32 width, float epsilon, u32 *cells) {
     const u64 start = u64(blockIdx.x) * width;
-    const T *in = x + start;
+    const T *in = x_td + start;
     float total = 0.0f;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
         T value = in[at];
-        if (branch) {
-            value = from_f32<T>(to_f32(value) + to_f32(branch[start + at]));
-            sum[start + at] = value;
+        if (branch_td) {
+            value = from_f32<T>(to_f32(value) + to_f32(branch_td[start + at]));
+            sum_td[start + at] = value;
         }
         total = fmaf(to_f32(value), to_f32(value), total);
     }
-    if (branch) in = sum + start;
+    if (branch_td) in = sum_td + start;
     const float rstd = 1.0f / sqrtf(group_sum<THREADS>(total) * (1.0f / width) + epsilon);
     Maximum most;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
-        const float value = to_f32(in[at]) * rstd * to_f32(weight[at]);
+        const float value = to_f32(in[at]) * rstd * to_f32(weight_d[at]);
         most.add(value);
-        y[start + at] = from_f32<T>(value);
+        y_td[start + at] = from_f32<T>(value);
     }
-    if (threadIdx.x == 0) rstds[blockIdx.x] = rstd;
+    if (threadIdx.x == 0) rstds_t[blockIdx.x] = rstd;
     if (cells) record<T>(most, cells);
 }
 
 template <typename T>
-__device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T *x, const T *weight,
-                                             const float *rstds, T *dx, u32 width, u32 *cells) {
+__device__ __forceinline__ void backward_any(const T *dy_td, const T *dsum_td, const T *x_td,
+                                             const T *weight_d, const float *rstds_t, T *dx_td, u32 width,
+                                             u32 *cells) {
     const u64 start = u64(blockIdx.x) * width;
-    const float rstd = rstds[blockIdx.x];
+    const float rstd = rstds_t[blockIdx.x];
     float product = 0.0f;
     for (u32 at = threadIdx.x; at < width; at += THREADS)
-        product = fmaf(to_f32(dy[start + at]) * to_f32(weight[at]), to_f32(x[start + at]) * rstd, product);
+        product =
+            fmaf(to_f32(dy_td[start + at]) * to_f32(weight_d[at]), to_f32(x_td[start + at]) * rstd, product);
     const float mean_product = group_sum<THREADS>(product) * (1.0f / width);
     Maximum most;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
-        const float g = to_f32(dy[start + at]) * to_f32(weight[at]);
-        float value = rstd * (g - to_f32(x[start + at]) * rstd * mean_product);
-        if (dsum) value += to_f32(dsum[start + at]);
+        const float g = to_f32(dy_td[start + at]) * to_f32(weight_d[at]);
+        float value = rstd * (g - to_f32(x_td[start + at]) * rstd * mean_product);
+        if (dsum_td) value += to_f32(dsum_td[start + at]);
         most.add(value);
-        dx[start + at] = from_f32<T>(value);
+        dx_td[start + at] = from_f32<T>(value);
     }
     if (cells) record<T>(most, cells);
 }

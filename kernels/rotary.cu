@@ -1,4 +1,6 @@
 // Rotary position embeddings of the first heads of rows, in place.
+//
+// Shapes: x_blc, table_lk, documents_bl. Letters as in CONTRIBUTING.md.
 #include "maximum.cuh"
 #include "rotary.cuh"
 
@@ -8,9 +10,9 @@
 // row: N elements behind its heads, which are only read. The first `width` of the `head_width` elements of a
 // head rotate. Floor: the heads in and out once.
 template <int N, bool BACK, typename T>
-__device__ __forceinline__ void turn(T *x, const float *table, const u32 *documents, u32 items, u32 time,
-                                     u32 heads, u32 width, u32 head_width, u32 stride, u32 rest, u32 others,
-                                     u32 *cells) {
+__device__ __forceinline__ void turn(T *x_blc, const float *table_lk, const u32 *documents_bl, u32 items,
+                                     u32 time, u32 heads, u32 width, u32 head_width, u32 stride, u32 rest,
+                                     u32 others, u32 *cells) {
     const u32 half = width / 2, each = half / N, first = blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
     Floats<N> low[UNROLL], high[UNROLL];
     u64 at[UNROLL];
@@ -22,24 +24,25 @@ __device__ __forceinline__ void turn(T *x, const float *table, const u32 *docume
         if (item < items) {
             const u32 column = item % each * N, head = item / each % heads, row = item / each / heads;
             at[i] = u64(row) * stride + head * head_width + column;
-            entry[i] = position(documents, row, time) * width + column;
-            low[i] = read<N>(x + at[i]);
-            high[i] = read<N>(x + at[i] + half);
+            entry[i] = position(documents_bl, row, time) * width + column;
+            low[i] = read<N>(x_blc + at[i]);
+            high[i] = read<N>(x_blc + at[i] + half);
         } else if (BACK && item < items + others) {
             const u32 other = item - items;
-            most.add(read<N>(x + u64(other / rest) * stride + heads * head_width + other % rest * N));
+            most.add(read<N>(x_blc + u64(other / rest) * stride + heads * head_width + other % rest * N));
         }
     }
 #pragma unroll
     for (int i = 0; i < UNROLL; i++) {
         if (first + i * THREADS < items) {
-            const Floats<N> cosines = read<N>(table + entry[i]), sines = read<N>(table + entry[i] + half);
+            const Floats<N> cosines = read<N>(table_lk + entry[i]),
+                            sines = read<N>(table_lk + entry[i] + half);
             if (BACK)
                 rotate_back(low[i], high[i], cosines, sines);
             else
                 rotate(low[i], high[i], cosines, sines);
-            write(x + at[i], low[i]);
-            write(x + at[i] + half, high[i]);
+            write(x_blc + at[i], low[i]);
+            write(x_blc + at[i] + half, high[i]);
             if (BACK) most.add(low[i]), most.add(high[i]);
         }
     }

@@ -1,5 +1,8 @@
 // Routing of rows to experts: scores, the best experts of each row and their weights, the order of rows by
 // expert, and the gradient of the logits.
+//
+// Shapes: logits_te; weights_tp, choices_tp, slots_tp; sources_s; correction_e, loads_e. Letters as in
+// CONTRIBUTING.md.
 #include "common.cuh"
 
 #define INFINITE __int_as_float(0x7f800000)

@@ -1,21 +1,23 @@
 // Softmax cross-entropy of rows of scores against distributions over classes, with the gradient written over
 // the scores. A target is one class, or MIXED values: class, other class, and the class's share of SHARES.
 // Rows whose class is IGNORED have no loss and no gradient, and the mean is over the others.
+//
+// Shapes: scores_tv, losses_t; targets_t, or three values for each row. Letters as in CONTRIBUTING.md.
 #include "scores.cuh"
 
 // Launch: a block per row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid. A
 // row is read twice, and a third time for the gradient, from the cache: it has at most some thousand classes.
 template <typename T>
-__device__ __forceinline__ void soft_cross_entropy(T *scores, const u32 *targets, const u32 *counted,
-                                                   float *losses, u32 classes, u32 each, float smoothing,
+__device__ __forceinline__ void soft_cross_entropy(T *scores_tv, const u32 *targets, const u32 *counted,
+                                                   float *losses_t, u32 classes, u32 each, float smoothing,
                                                    float scale, u32 gradient) {
     __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP], gaps[MOST_THREADS / WARP];
-    T *row = scores + u64(blockIdx.x) * classes;
+    T *row = scores_tv + u64(blockIdx.x) * classes;
     const u32 *target = targets + u64(blockIdx.x) * each;
     const u32 own = target[0], other = each == MIXED ? target[1] : own;
     const float share = each == MIXED ? __uint2float_rn(target[2]) / float(SHARES) : 1.0f;
     if (own == IGNORED) {
-        if (threadIdx.x == 0) losses[blockIdx.x] = NO_LOSS;
+        if (threadIdx.x == 0) losses_t[blockIdx.x] = NO_LOSS;
         if (!gradient) return;
         for (u32 at = threadIdx.x; at < classes; at += blockDim.x) row[at] = from_f32<T>(0.0f);
         return;
@@ -42,7 +44,7 @@ __device__ __forceinline__ void soft_cross_entropy(T *scores, const u32 *targets
         const double hard = double(share) * own_gap + (1.0 - double(share)) * other_gap;
         const double expected =
             (1.0 - double(smoothing)) * hard + double(smoothing) * (double(gap) / double(classes));
-        losses[blockIdx.x] = float(log(double(total)) + expected);
+        losses_t[blockIdx.x] = float(log(double(total)) + expected);
     }
     if (!gradient) return;
     const float weight = __fdiv_rn(scale, __uint2float_rn(*counted));

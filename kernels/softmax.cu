@@ -1,4 +1,6 @@
 // Softmax of rows, and its gradient.
+//
+// Shapes: x_tv, y_tv and their gradients; any rows and columns. Letters as in CONTRIBUTING.md.
 #include "common.cuh"
 
 // Launch: THREADS threads; a warp computes a row, its threads' columns in order, then a fixed butterfly.

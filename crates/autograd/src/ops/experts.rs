@@ -62,52 +62,52 @@ pub struct ExpertsRule {
     down: Option<(Tensor, Tensor)>,
 }
 
-/// Computes the experts' layers. `x` is `[.., in]`, the result `[.., out]`. `of_choices` are the weights of
-/// the choices in `routes`.
+/// Computes the experts' layers. `x_td` is `[.., in]`, the result `[.., out]`. `of_choices_tp` are the
+/// weights of the choices in `routes`.
 pub fn experts(
     tape: &Tape,
-    x: Var,
-    (of_choices, routes): (Var, Routes),
+    x_td: Var,
+    (of_choices_tp, routes): (Var, Routes),
     weights: &ExpertWeights,
     gate: Gate,
 ) -> Result<Var> {
-    let [x] = autocast(tape, OPERATOR, [x])?;
+    let [x_td] = autocast(tape, OPERATOR, [x_td])?;
     tape.begin(OPERATOR)?;
     let forward = || {
-        let dtype = x.tensor().dtype();
-        let rows = kernel::gather(x.tensor(), &routes, Category::Activation)?;
+        let dtype = x_td.tensor().dtype();
+        let rows_sd = kernel::gather(x_td.tensor(), &routes, Category::Activation)?;
         let bias = values_of(weights.gate_up_bias.as_ref(), dtype)?;
-        let gate_up = weights.multiply(GATE_UP, &rows, bias.as_ref(), &routes, dtype)?;
+        let gate_up_s2f = weights.multiply(GATE_UP, &rows_sd, bias.as_ref(), &routes, dtype)?;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let adapted = adapter.map(|adapter| {
-            let tensors = adapter.compress(tape, &rows, &routes)?;
-            adapter.add(&tensors, &routes, &gate_up).map(|()| tensors)
+            let tensors = adapter.compress(tape, &rows_sd, &routes)?;
+            adapter.add(&tensors, &routes, &gate_up_s2f).map(|()| tensors)
         });
         let adapted = adapted.transpose()?;
-        drop((rows, bias));
+        drop((rows_sd, bias));
         let bias = weights.own_down_bias(dtype)?;
         let sum = if weights.is_partial { DType::F32 } else { dtype };
-        let hidden = match tape.reads_output() || down_adapter.is_some() {
-            true => kernel::gate_forward(&gate_up, &routes, gate)?,
-            false => kernel::gate_forward_again(&gate_up)?,
+        let hidden_sf = match tape.reads_output() || down_adapter.is_some() {
+            true => kernel::gate_forward(&gate_up_s2f, &routes, gate)?,
+            false => kernel::gate_forward_again(&gate_up_s2f)?,
         };
-        let down_adapted = down_adapter.map(|adapter| adapter.compress(tape, &hidden, &routes));
+        let down_adapted = down_adapter.map(|adapter| adapter.compress(tape, &hidden_sf, &routes));
         let down_adapted = down_adapted.transpose()?;
-        let results = match tape.reads_output() {
-            true => weights.multiply(DOWN, &hidden, None, &routes, sum)?,
-            false => kernel::forward_again(&hidden, &weights.down.unread_values(dtype)?, &routes, sum)?,
+        let results_sd = match tape.reads_output() {
+            true => weights.multiply(DOWN, &hidden_sf, None, &routes, sum)?,
+            false => kernel::forward_again(&hidden_sf, &weights.down.unread_values(dtype)?, &routes, sum)?,
         };
-        drop(hidden);
+        drop(hidden_sf);
         if let (Some(adapter), Some(tensors)) = (down_adapter, &down_adapted) {
-            adapter.add(tensors, &routes, &results)?;
+            adapter.add(tensors, &routes, &results_sd)?;
         }
-        let output = kernel::combine(&results, bias.as_ref(), &routes, x.tensor().shape(), sum)?;
-        Ok((gate_up, output, [adapted, down_adapted]))
+        let output_td = kernel::combine(&results_sd, bias.as_ref(), &routes, x_td.tensor().shape(), sum)?;
+        Ok((gate_up_s2f, output_td, [adapted, down_adapted]))
     };
-    let (gate_up, output, tensors) = named(OPERATOR, forward())?;
-    tape.record_one(&[x.source(), of_choices.source()], output, || ExpertsRule {
-        x: x.tensor().clone(),
-        gate_up,
+    let (gate_up_s2f, output_td, tensors) = named(OPERATOR, forward())?;
+    tape.record_one(&[x_td.source(), of_choices_tp.source()], output_td, || ExpertsRule {
+        x: x_td.tensor().clone(),
+        gate_up: gate_up_s2f,
         routes,
         gate,
         weights: weights.clone(),
@@ -126,31 +126,36 @@ impl ExpertWeights {
     fn multiply(
         &self,
         layer: usize,
-        x: &Tensor,
+        x_si: &Tensor,
         bias: Option<&Tensor>,
         routes: &Routes,
         dtype: DType,
     ) -> tensor::Result<Tensor> {
         let Some(copies) = &self.fp8[layer] else {
-            return kernel::forward(x, &self.of_layer(layer).values(x.dtype())?, bias, routes, dtype);
+            return kernel::forward(x_si, &self.of_layer(layer).values(x_si.dtype())?, bias, routes, dtype);
         };
         let own = copies.stored()?;
-        kernel::fp8::forward(&copies.input(x)?, &own, bias, routes, dtype)
+        kernel::fp8::forward(&copies.input(x_si)?, &own, bias, routes, dtype)
     }
 
     /// Computes dy · W of a layer for the rows of experts.
     fn multiply_back(
         &self,
         layer: usize,
-        dy: &Tensor,
+        dy_so: &Tensor,
         routes: &Routes,
         dtype: DType,
     ) -> tensor::Result<Tensor> {
         let Some(copies) = &self.fp8[layer] else {
-            return kernel::backward_input(dy, &self.of_layer(layer).values(dy.dtype())?, routes, dtype);
+            return kernel::backward_input(
+                dy_so,
+                &self.of_layer(layer).values(dy_so.dtype())?,
+                routes,
+                dtype,
+            );
         };
         let transposed = copies.transposed()?;
-        kernel::fp8::backward_input(&copies.gradient(dy)?, &transposed, routes, dtype)
+        kernel::fp8::backward_input(&copies.gradient(dy_so)?, &transposed, routes, dtype)
     }
 
     /// Computes the gradient dyᵀ · x of a layer's weight from the rows of experts.
@@ -196,23 +201,23 @@ impl Rule for ExpertsRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let gradient = only(outputs)?;
+        let dy_td = only(outputs)?;
         let is_trained = self.has_weights();
         let ExpertsRule { gate_up, routes, gate, weights, x, tensors: [tensors, down_tensors], .. } = self;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let dtype = gate_up.dtype();
-        let rows = kernel::gather(&gradient, routes, Category::ActivationGradient)?;
-        let hidden = weights.multiply_back(DOWN, &rows, routes, dtype)?;
+        let rows = kernel::gather(&dy_td, routes, Category::ActivationGradient)?;
+        let hidden_sf = weights.multiply_back(DOWN, &rows, routes, dtype)?;
         if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
-            adapter.backward_input(tensors, &rows, routes, Some(&hidden))?;
+            adapter.backward_input(tensors, &rows, routes, Some(&hidden_sf))?;
         }
         drop(rows);
-        let of_slots = kernel::gate_backward(gate_up, &hidden, routes, *gate)?;
+        let of_slots_s = kernel::gate_backward(gate_up, &hidden_sf, routes, *gate)?;
         let bias = weights.own_down_bias(dtype)?;
-        let biases = bias.as_ref().map(|bias| (&gradient, bias));
-        let of_choices = kernel::weight_gradients(&of_slots, biases, routes)?;
-        drop((of_slots, bias));
-        self.down = is_trained.then_some((gradient, hidden));
+        let biases = bias.as_ref().map(|bias| (&dy_td, bias));
+        let of_choices_tp = kernel::weight_gradients(&of_slots_s, biases, routes)?;
+        drop((of_slots_s, bias));
+        self.down = is_trained.then_some((dy_td, hidden_sf));
         let is_wanted = |index: usize| wanted.get(index).copied().unwrap_or(false);
         let sum = if weights.is_partial { DType::F32 } else { dtype };
         let rows = || weights.multiply_back(GATE_UP, gate_up, routes, sum);
@@ -221,36 +226,36 @@ impl Rule for ExpertsRule {
             adapter.backward_input(tensors, gate_up, routes, rows.as_ref())?;
         }
         let input = rows.map(|rows| kernel::sum_choices(&rows, routes, x.shape(), sum));
-        Ok(vec![input.transpose()?, is_wanted(1).then_some(of_choices)])
+        Ok(vec![input.transpose()?, is_wanted(1).then_some(of_choices_tp)])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let ExpertsRule { x, gate_up, routes, weights, down, tensors, .. } = *self;
-        let Some((gradient, hidden)) = down else { return Ok(()) };
+        let ExpertsRule { x: x_td, gate_up: gate_up_s2f, routes, weights, down, tensors, .. } = *self;
+        let Some((dy_td, hidden_sf)) = down else { return Ok(()) };
         let [tensors, down_tensors] = tensors;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let category = Category::ActivationGradient;
-        let rows = kernel::gather(&gradient, &routes, category)?;
-        drop(gradient);
+        let rows_sd = kernel::gather(&dy_td, &routes, category)?;
+        drop(dy_td);
         if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
-            adapter.backward_weight(sink, tensors, [&rows, &hidden], &routes)?;
+            adapter.backward_weight(sink, tensors, [&rows_sd, &hidden_sf], &routes)?;
         }
         if let Some(bias) = &weights.down_bias {
             give_gradient(sink, bias, |target| match weights.is_first {
-                true => kernel::backward_bias(&rows, &routes, true, target),
+                true => kernel::backward_bias(&rows_sd, &routes, true, target),
                 false => Ok(target.tensor.zero()?),
             })?;
         }
-        weights.give_weight(sink, DOWN, [&rows, &hidden], &routes)?;
-        drop((rows, hidden));
+        weights.give_weight(sink, DOWN, [&rows_sd, &hidden_sf], &routes)?;
+        drop((rows_sd, hidden_sf));
         if let Some(bias) = &weights.gate_up_bias {
-            give_gradient(sink, bias, |target| kernel::backward_bias(&gate_up, &routes, false, target))?;
+            give_gradient(sink, bias, |target| kernel::backward_bias(&gate_up_s2f, &routes, false, target))?;
         }
-        let rows = kernel::gather(&x, &routes, category)?;
-        drop(x);
+        let rows_sd = kernel::gather(&x_td, &routes, category)?;
+        drop(x_td);
         if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
-            adapter.backward_weight(sink, tensors, [&gate_up, &rows], &routes)?;
+            adapter.backward_weight(sink, tensors, [&gate_up_s2f, &rows_sd], &routes)?;
         }
-        weights.give_weight(sink, GATE_UP, [&gate_up, &rows], &routes)
+        weights.give_weight(sink, GATE_UP, [&gate_up_s2f, &rows_sd], &routes)
     }
 }

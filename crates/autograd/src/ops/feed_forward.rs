@@ -53,23 +53,27 @@ pub struct FeedForwardRule {
     gradients: [Option<Tensor>; 2],
 }
 
-/// Computes both layers. `x` is `[.., in]`, the result `[.., out]`.
+/// Computes both layers. `x_td` is `[.., in]`, the result `[.., out]`.
 pub fn feed_forward(
     tape: &Tape,
-    x: Var,
+    x_td: Var,
     weights: &FeedForwardWeights,
     activation: Activation,
 ) -> Result<Var> {
-    map(tape, [x], |_, [x]| {
-        let [x] = autocast(tape, "feed_forward", [x])?;
+    map(tape, [x_td], |_, [x_td]| {
+        let [x_td] = autocast(tape, "feed_forward", [x_td])?;
         tape.begin("feed_forward")?;
-        let forward = forward(tape, x.tensor(), weights, activation);
-        let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
+        let forward = forward(tape, x_td.tensor(), weights, activation);
+        let ops::feed_forward::Output {
+            output: output_td,
+            pre_activation: pre_activation_tf,
+            activated: activated_tf,
+        } = named("feed_forward", forward)?;
         let FeedForwardWeights { expand, project, .. } = weights;
-        tape.record_one(&[x.source()], output, || FeedForwardRule {
-            x: expand.is_trained().then(|| x.tensor().clone()),
-            pre_activation: Some(pre_activation),
-            activated: project.is_trained().then_some(activated),
+        tape.record_one(&[x_td.source()], output_td, || FeedForwardRule {
+            x: expand.is_trained().then(|| x_td.tensor().clone()),
+            pre_activation: Some(pre_activation_tf),
+            activated: project.is_trained().then_some(activated_tf),
             activation,
             weights: weights.clone(),
             gradients: [None, None],
@@ -79,7 +83,7 @@ pub fn feed_forward(
 
 fn forward(
     tape: &Tape,
-    x: &Tensor,
+    x_td: &Tensor,
     weights: &FeedForwardWeights,
     activation: Activation,
 ) -> tensor::Result<ops::feed_forward::Output> {
@@ -88,12 +92,12 @@ fn forward(
         true => ops::feed_forward::forward,
         false => ops::feed_forward::forward_again,
     };
-    let dtype = x.dtype();
-    let expand = expand.values(dtype)?;
-    let project = project.values(dtype)?;
-    let expand_bias = values_of(expand_bias.as_ref(), dtype)?;
-    let project_bias = values_of(project_bias.as_ref(), dtype)?;
-    forward(x, &expand, expand_bias.as_ref(), &project, project_bias.as_ref(), activation)
+    let dtype = x_td.dtype();
+    let expand_fd = expand.values(dtype)?;
+    let project_df = project.values(dtype)?;
+    let expand_bias_f = values_of(expand_bias.as_ref(), dtype)?;
+    let project_bias_d = values_of(project_bias.as_ref(), dtype)?;
+    forward(x_td, &expand_fd, expand_bias_f.as_ref(), &project_df, project_bias_d.as_ref(), activation)
 }
 
 impl Rule for FeedForwardRule {
@@ -112,27 +116,34 @@ impl Rule for FeedForwardRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let gradient = only(outputs)?;
-        let Some(pre_activation) = self.pre_activation.take() else { return Ok(vec![None]) };
-        let project = self.weights.project.values(gradient.dtype())?;
-        let hidden =
-            ops::feed_forward::backward_input_hidden(&gradient, &project, &pre_activation, self.activation)?;
-        drop((pre_activation, project));
-        let input = match wanted.contains(&true) {
-            true => Some(ops::linear::backward_input(&hidden, &self.weights.expand.values(hidden.dtype())?)?),
+        let dy_td = only(outputs)?;
+        let Some(pre_activation_tf) = self.pre_activation.take() else { return Ok(vec![None]) };
+        let project = self.weights.project.values(dy_td.dtype())?;
+        let dhidden_tf =
+            ops::feed_forward::backward_input_hidden(&dy_td, &project, &pre_activation_tf, self.activation)?;
+        drop((pre_activation_tf, project));
+        let dx_td = match wanted.contains(&true) {
+            true => Some(ops::linear::backward_input(
+                &dhidden_tf,
+                &self.weights.expand.values(dhidden_tf.dtype())?,
+            )?),
             false => None,
         };
         let [expand, project] = self.weights.trained();
-        self.gradients = [project.then_some(gradient), expand.then_some(hidden)];
-        Ok(vec![input])
+        self.gradients = [project.then_some(dy_td), expand.then_some(dhidden_tf)];
+        Ok(vec![dx_td])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let FeedForwardRule { x, activated, weights, gradients: [gradient, hidden], .. } = *self;
+        let FeedForwardRule {
+            x: x_td, activated: activated_tf, weights, gradients: [dy_td, dhidden_tf], ..
+        } = *self;
         let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
-        if let Some(gradient) = gradient {
-            backward_weight(sink, gradient, activated, &project, project_bias.as_ref())?;
+        if let Some(dy_td) = dy_td {
+            backward_weight(sink, dy_td, activated_tf, &project, project_bias.as_ref())?;
         }
-        hidden.map_or(Ok(()), |hidden| backward_weight(sink, hidden, x, &expand, expand_bias.as_ref()))
+        dhidden_tf.map_or(Ok(()), |dhidden_tf| {
+            backward_weight(sink, dhidden_tf, x_td, &expand, expand_bias.as_ref())
+        })
     }
 }

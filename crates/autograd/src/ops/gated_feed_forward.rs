@@ -49,62 +49,69 @@ pub struct GatedFeedForwardRule {
     down: Option<(Tensor, Tensor)>,
 }
 
-/// Computes the layer. `x` is `[.., in]`, the result `[.., out]`.
+/// Computes the layer. `x_td` is `[.., in]`, the result `[.., out]`.
 ///
 /// # Errors
 /// Errors of [`ops::linear::forward`] and [`ops::gate::forward`].
 pub fn gated_feed_forward(
     tape: &Tape,
-    x: Var,
+    x_td: Var,
     weights: &GatedFeedForwardWeights,
     gate: impl Into<Gate>,
 ) -> Result<Var> {
     let gate = gate.into();
-    map(tape, [x], |_, [x]| {
+    map(tape, [x_td], |_, [x_td]| {
         const OPERATOR: &str = "gated_feed_forward";
-        let [x] = autocast(tape, OPERATOR, [x])?;
+        let [x_td] = autocast(tape, OPERATOR, [x_td])?;
         tape.begin(OPERATOR)?;
         let [adapter, down_adapter] = &weights.adapters;
         let [bias, down_bias] = weights.biases.each_ref().map(Option::as_ref);
         let forward = || {
-            let (gate_up, tensors) = match adapter {
+            let (gate_up_t2f, tensors) = match adapter {
                 Some(adapter) => {
-                    let (output, tensors) = adapter.compute(tape, x.tensor(), &weights.gate_up, bias)?;
-                    (output, Some(tensors))
+                    let (output_td, tensors) =
+                        adapter.compute(tape, x_td.tensor(), &weights.gate_up, bias)?;
+                    (output_td, Some(tensors))
                 }
                 None => {
-                    let matrix = weights.gate_up.values(x.tensor().dtype())?;
-                    let bias = values_of(bias, x.tensor().dtype())?;
-                    (ops::linear::forward(x.tensor(), &matrix, bias.as_ref(), Activation::None)?.output, None)
+                    let matrix = weights.gate_up.values(x_td.tensor().dtype())?;
+                    let bias = values_of(bias, x_td.tensor().dtype())?;
+                    (
+                        ops::linear::forward(x_td.tensor(), &matrix, bias.as_ref(), Activation::None)?.output,
+                        None,
+                    )
                 }
             };
-            let hidden = match tape.reads_output() || down_adapter.is_some() {
-                true => ops::gate::forward(&gate_up, gate)?,
-                false => ops::gate::forward_again(&gate_up)?,
+            let hidden_tf = match tape.reads_output() || down_adapter.is_some() {
+                true => ops::gate::forward(&gate_up_t2f, gate)?,
+                false => ops::gate::forward_again(&gate_up_t2f)?,
             };
-            let down = || weights.down.values(x.tensor().dtype());
-            let down_values = || values_of(down_bias, x.tensor().dtype());
-            let (output, down_tensors) = match (down_adapter, tape.reads_output()) {
+            let down = || weights.down.values(x_td.tensor().dtype());
+            let down_values = || values_of(down_bias, x_td.tensor().dtype());
+            let (output_td, down_tensors) = match (down_adapter, tape.reads_output()) {
                 (Some(adapter), _) => {
-                    let (output, tensors) = adapter.forward(tape, &hidden, &weights.down, down_bias)?;
-                    (output, Some(tensors))
+                    let (output_td, tensors) = adapter.forward(tape, &hidden_tf, &weights.down, down_bias)?;
+                    (output_td, Some(tensors))
                 }
-                (None, _) if weights.is_partial => (ops::linear::partial(&hidden, &down()?)?, None),
+                (None, _) if weights.is_partial => (ops::linear::partial(&hidden_tf, &down()?)?, None),
                 (None, true) => {
                     let bias = down_values()?;
-                    (ops::linear::forward(&hidden, &down()?, bias.as_ref(), Activation::None)?.output, None)
+                    (
+                        ops::linear::forward(&hidden_tf, &down()?, bias.as_ref(), Activation::None)?.output,
+                        None,
+                    )
                 }
                 (None, false) => {
-                    let down = weights.down.unread_values(x.tensor().dtype())?;
-                    (ops::linear::forward_again(&hidden, &down, down_values()?.as_ref())?.output, None)
+                    let down = weights.down.unread_values(x_td.tensor().dtype())?;
+                    (ops::linear::forward_again(&hidden_tf, &down, down_values()?.as_ref())?.output, None)
                 }
             };
-            Ok((gate_up, output, [tensors, down_tensors]))
+            Ok((gate_up_t2f, output_td, [tensors, down_tensors]))
         };
-        let (gate_up, output, tensors) = named(OPERATOR, forward())?;
-        tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
-            x: (weights.gate_up.is_trained() || adapter.is_some()).then(|| x.tensor().clone()),
-            gate_up,
+        let (gate_up_t2f, output_td, tensors) = named(OPERATOR, forward())?;
+        tape.record_one(&[x_td.source()], output_td, || GatedFeedForwardRule {
+            x: (weights.gate_up.is_trained() || adapter.is_some()).then(|| x_td.tensor().clone()),
+            gate_up: gate_up_t2f,
             gate,
             weights: weights.clone(),
             tensors,
@@ -152,18 +159,25 @@ impl Rule for GatedFeedForwardRule {
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let GatedFeedForwardRule { x, gate_up, weights, tensors: [tensors, down_tensors], down, .. } = *self;
-        let Some((gradient, hidden)) = down else { return Ok(()) };
+        let GatedFeedForwardRule {
+            x: x_td,
+            gate_up: gate_up_t2f,
+            weights,
+            tensors: [tensors, down_tensors],
+            down,
+            ..
+        } = *self;
+        let Some((dy_td, hidden_tf)) = down else { return Ok(()) };
         let [adapter, down_adapter] = &weights.adapters;
         let [bias, down_bias] = weights.biases.each_ref().map(Option::as_ref);
         if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
-            adapter.backward_weight(sink, tensors, &gradient, &hidden)?;
+            adapter.backward_weight(sink, tensors, &dy_td, &hidden_tf)?;
         }
-        backward_weight(sink, gradient, Some(hidden), &weights.down, down_bias)?;
-        if let (Some(adapter), Some(tensors), Some(x)) = (adapter, tensors, &x) {
-            adapter.backward_weight(sink, tensors, &gate_up, x)?;
+        backward_weight(sink, dy_td, Some(hidden_tf), &weights.down, down_bias)?;
+        if let (Some(adapter), Some(tensors), Some(x_td)) = (adapter, tensors, &x_td) {
+            adapter.backward_weight(sink, tensors, &gate_up_t2f, x_td)?;
         }
-        backward_weight(sink, gate_up, x, &weights.gate_up, bias)
+        backward_weight(sink, gate_up_t2f, x_td, &weights.gate_up, bias)
     }
 }
 

@@ -10,33 +10,34 @@ use crate::sharded::{TensorRanks, Var, map};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// Normalises the rows of `x [.., width]`. `weight` and the optional `bias` are `[width]`.
+/// Normalises the rows of `x_td [.., width]`. `weight` and the optional `bias` are `[width]`.
 pub fn layer_norm(
     tape: &Tape,
-    x: Var,
+    x_td: Var,
     weight: &Weight,
     bias: Option<&Weight>,
     settings: impl Into<NormSettings>,
 ) -> Result<Var> {
     let settings = of_pass(tape, settings);
-    map(tape, [x], |_, [x]| {
-        let [x] = autocast(tape, "layer_norm", [x])?;
+    map(tape, [x_td], |_, [x_td]| {
+        let [x_td] = autocast(tape, "layer_norm", [x_td])?;
         tape.begin("layer_norm")?;
-        let (scale, shift) = named("layer_norm", values(weight, bias, x.tensor().dtype()))?;
-        let forward = ops::layer_norm::forward(x.tensor(), &scale, shift.as_ref(), settings);
-        let ops::layer_norm::Output { output, mean, rstd } = named("layer_norm", forward)?;
+        let (scale, shift) = named("layer_norm", values(weight, bias, x_td.tensor().dtype()))?;
+        let forward = ops::layer_norm::forward(x_td.tensor(), &scale, shift.as_ref(), settings);
+        let ops::layer_norm::Output { output: output_td, mean: mean_t, rstd: rstd_t } =
+            named("layer_norm", forward)?;
         let rule = || NormRule {
             operator: "layer_norm",
-            x: x.tensor().clone(),
-            mean: Some(mean),
-            rstd,
+            x: x_td.tensor().clone(),
+            mean: Some(mean_t),
+            rstd: rstd_t,
             weight: weight.clone(),
             bias: bias.cloned(),
             gradient: None,
             measures: settings.measures,
             ranks: TensorRanks::new(tape, false),
         };
-        tape.record_one(&[x.source()], output, rule)
+        tape.record_one(&[x_td.source()], output_td, rule)
     })
 }
 
@@ -45,19 +46,19 @@ pub fn layer_norm(
 /// gradients with one rounding, whether or not a pipeline boundary removed the branch.
 pub fn residual_layer_norm(
     tape: &Tape,
-    residual: Var,
-    branch: Option<Var>,
+    residual_td: Var,
+    branch_td: Option<Var>,
     weight: &Weight,
     bias: Option<&Weight>,
     settings: impl Into<NormSettings>,
 ) -> Result<(Var, Var)> {
     let settings = of_pass(tape, settings);
-    match branch {
-        Some(branch) => map(tape, [residual, branch], |_, [residual, branch]| {
-            residual_block(tape, residual, Some(branch), weight, bias, settings)
+    match branch_td {
+        Some(branch_td) => map(tape, [residual_td, branch_td], |_, [residual_td, branch_td]| {
+            residual_block(tape, residual_td, Some(branch_td), weight, bias, settings)
         }),
-        None => map(tape, [residual], |_, [residual]| {
-            residual_block(tape, residual, None, weight, bias, settings)
+        None => map(tape, [residual_td], |_, [residual_td]| {
+            residual_block(tape, residual_td, None, weight, bias, settings)
         }),
     }
 }
@@ -65,37 +66,42 @@ pub fn residual_layer_norm(
 /// [`residual_layer_norm`] of one block.
 fn residual_block(
     tape: &Tape,
-    residual: Var,
-    branch: Option<Var>,
+    residual_td: Var,
+    branch_td: Option<Var>,
     weight: &Weight,
     bias: Option<&Weight>,
     settings: NormSettings,
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_layer_norm";
-    let (residual, branch) = residual_operands(tape, OPERATOR, residual, branch)?;
+    let (residual_td, branch_td) = residual_operands(tape, OPERATOR, residual_td, branch_td)?;
     tape.begin(OPERATOR)?;
-    let x = residual.tensor();
-    let (scale, shift) = named(OPERATOR, values(weight, bias, x.dtype()))?;
+    let x_td = residual_td.tensor();
+    let (scale, shift) = named(OPERATOR, values(weight, bias, x_td.dtype()))?;
     let scale = &scale;
     let shift = shift.as_ref();
-    let forward = match &branch {
-        Some(branch) => ops::layer_norm::forward_residual(x, branch.tensor(), scale, shift, settings),
-        None => ops::layer_norm::forward(x, scale, shift, settings).map(|output| (x.clone(), output)),
+    let forward = match &branch_td {
+        Some(branch_td) => {
+            ops::layer_norm::forward_residual(x_td, branch_td.tensor(), scale, shift, settings)
+        }
+        None => {
+            ops::layer_norm::forward(x_td, scale, shift, settings).map(|output_td| (x_td.clone(), output_td))
+        }
     };
-    let (sum, ops::layer_norm::Output { output, mean, rstd }) = named(OPERATOR, forward)?;
+    let (sum_td, ops::layer_norm::Output { output: output_td, mean: mean_t, rstd: rstd_t }) =
+        named(OPERATOR, forward)?;
     let rule = || NormRule {
         operator: OPERATOR,
-        x: sum.clone(),
-        mean: Some(mean),
-        rstd,
+        x: sum_td.clone(),
+        mean: Some(mean_t),
+        rstd: rstd_t,
         weight: weight.clone(),
         bias: bias.cloned(),
         gradient: None,
         measures: settings.measures,
         ranks: TensorRanks::new(tape, false),
     };
-    let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
-    record_residual(tape, &sources, sum.clone(), output, rule)
+    let sources: Vec<_> = std::iter::once(&residual_td).chain(&branch_td).map(Var::source).collect();
+    record_residual(tape, &sources, sum_td.clone(), output_td, rule)
 }
 
 /// Returns weight and bias in `dtype`.

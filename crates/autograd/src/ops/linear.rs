@@ -35,42 +35,42 @@ pub struct LinearRule {
     gradient: Option<Tensor>,
 }
 
-/// Computes `activation(x · Wᵀ + b)`. `x` is `[.., in]`, `weight` `[out, in]`, `bias` `[out]`; the result is
-/// `[.., out]`.
+/// Computes `activation(x · Wᵀ + b)`. `x_ti` is `[.., in]`, `weight` `[out, in]`, `bias` `[out]`; the result
+/// is `[.., out]`.
 pub fn linear(
     tape: &Tape,
-    x: Var,
+    x_ti: Var,
     weight: &Weight,
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Var> {
-    partial_linear(tape, x, weight, bias, activation, PartialSums::default())
+    partial_linear(tape, x_ti, weight, bias, activation, PartialSums::default())
 }
 
 /// [`linear`] of a shard; `sums` selects the results that are partial sums.
 pub fn partial_linear(
     tape: &Tape,
-    x: Var,
+    x_ti: Var,
     weight: &Weight,
     bias: Option<&Weight>,
     activation: Activation,
     sums: PartialSums,
 ) -> Result<Var> {
-    map(tape, [x], |_, [x]| {
-        let [x] = autocast(tape, "linear", [x])?;
+    map(tape, [x_ti], |_, [x_ti]| {
+        let [x_ti] = autocast(tape, "linear", [x_ti])?;
         tape.begin("linear")?;
         let forward = match sums.output {
-            true => partial(x.tensor(), weight),
-            false => forward(tape, x.tensor(), weight, bias, activation),
+            true => partial(x_ti.tensor(), weight),
+            false => forward(tape, x_ti.tensor(), weight, bias, activation),
         };
-        let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
+        let ops::linear::Output { output: output_to, pre_activation } = named("linear", forward)?;
         let activated = match activation {
             Activation::None => None,
-            Activation::Relu => Some(output.clone()),
+            Activation::Relu => Some(output_to.clone()),
             _ => pre_activation,
         };
-        tape.record_one(&[x.source()], output, || LinearRule {
-            x: weight.is_trained().then(|| x.tensor().clone()),
+        tape.record_one(&[x_ti.source()], output_to, || LinearRule {
+            x: weight.is_trained().then(|| x_ti.tensor().clone()),
             activated,
             activation,
             weight: weight.clone(),
@@ -82,24 +82,24 @@ pub fn partial_linear(
 }
 
 /// Computes the f32 output of a layer without bias and activation.
-fn partial(x: &Tensor, weight: &Weight) -> tensor::Result<ops::linear::Output> {
-    let output = ops::linear::partial(x, &weight.values(x.dtype())?)?;
-    Ok(ops::linear::Output { output, pre_activation: None })
+fn partial(x_ti: &Tensor, weight: &Weight) -> tensor::Result<ops::linear::Output> {
+    let output_to = ops::linear::partial(x_ti, &weight.values(x_ti.dtype())?)?;
+    Ok(ops::linear::Output { output: output_to, pre_activation: None })
 }
 
 fn forward(
     tape: &Tape,
-    x: &Tensor,
+    x_ti: &Tensor,
     weight: &Weight,
     bias: Option<&Weight>,
     activation: Activation,
 ) -> tensor::Result<ops::linear::Output> {
     let is_read = tape.reads_output() || activation != Activation::None;
-    let weight = if is_read { weight.values(x.dtype())? } else { weight.unread_values(x.dtype())? };
-    let bias = values_of(bias, x.dtype())?;
+    let weight = if is_read { weight.values(x_ti.dtype())? } else { weight.unread_values(x_ti.dtype())? };
+    let bias = values_of(bias, x_ti.dtype())?;
     match is_read {
-        true => ops::linear::forward(x, &weight, bias.as_ref(), activation),
-        false => ops::linear::forward_again(x, &weight, bias.as_ref()),
+        true => ops::linear::forward(x_ti, &weight, bias.as_ref(), activation),
+        false => ops::linear::forward_again(x_ti, &weight, bias.as_ref()),
     }
 }
 
@@ -118,47 +118,47 @@ impl Rule for LinearRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let mut gradient = only(outputs)?;
+        let mut dy_to = only(outputs)?;
         if let Some(activated) = self.activated.take() {
-            gradient = ops::linear::backward_activation(gradient, &activated, self.activation)?;
+            dy_to = ops::linear::backward_activation(dy_to, &activated, self.activation)?;
         }
-        let input = if wanted[0] {
-            let weight = self.weight.values(gradient.dtype())?;
+        let dx_ti = if wanted[0] {
+            let weight = self.weight.values(dy_to.dtype())?;
             Some(match self.sums.input_gradient {
-                true => ops::linear::partial_backward_input(&gradient, &weight)?,
-                false => ops::linear::backward_input(&gradient, &weight)?,
+                true => ops::linear::partial_backward_input(&dy_to, &weight)?,
+                false => ops::linear::backward_input(&dy_to, &weight)?,
             })
         } else {
             None
         };
-        self.gradient = self.has_weights().then_some(gradient);
-        Ok(vec![input])
+        self.gradient = self.has_weights().then_some(dy_to);
+        Ok(vec![dx_ti])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let LinearRule { x, weight, bias, gradient, .. } = *self;
-        let Some(gradient) = gradient else { return Ok(()) };
-        backward_weight(sink, gradient, x, &weight, bias.as_ref())
+        let LinearRule { x: x_ti, weight, bias, gradient: dy_to, .. } = *self;
+        let Some(dy_to) = dy_to else { return Ok(()) };
+        backward_weight(sink, dy_to, x_ti, &weight, bias.as_ref())
     }
 }
 
-/// Computes the gradients of a linear layer's trained parameters; without `x`, only the bias's.
+/// Computes the gradients of a linear layer's trained parameters; without `x_ti`, only the bias's.
 pub(super) fn backward_weight(
     sink: &mut dyn GradientSink,
-    gradient: Tensor,
-    x: Option<Tensor>,
+    dy_to: Tensor,
+    x_ti: Option<Tensor>,
     weight: &Weight,
     bias: Option<&Weight>,
 ) -> Result<()> {
     let weight_target = target(sink, weight)?;
     let bias_target = bias.map_or(Ok(None), |bias| target(sink, bias))?;
-    match (&weight_target, &x) {
-        (Some(weight), Some(x)) => {
-            ops::linear::backward_weight(&gradient, x, weight, bias_target.as_ref())?;
+    match (&weight_target, &x_ti) {
+        (Some(weight), Some(x_ti)) => {
+            ops::linear::backward_weight(&dy_to, x_ti, weight, bias_target.as_ref())?;
         }
-        _ => bias_target.map_or(Ok(()), |bias| ops::linear::backward_bias(&gradient, &bias))?,
+        _ => bias_target.map_or(Ok(()), |bias| ops::linear::backward_bias(&dy_to, &bias))?,
     }
-    drop((gradient, x));
+    drop((dy_to, x_ti));
     bias.map_or(Ok(()), |bias| ready(sink, bias))?;
     ready(sink, weight)
 }

@@ -19,15 +19,15 @@ pub struct MatmulRule {
     transposed: bool,
 }
 
-/// Computes `a [.., m, k]` · `b [.., k, n]`, giving `[.., m, n]`. Outer dimensions must be equal.
-pub fn matmul(tape: &Tape, a: Var, b: Var) -> Result<Var> {
-    multiply(tape, a, b, false)
+/// Computes `a_mk [.., m, k]` · `b_kn [.., k, n]`, giving `[.., m, n]`. Outer dimensions must be equal.
+pub fn matmul(tape: &Tape, a_mk: Var, b_kn: Var) -> Result<Var> {
+    multiply(tape, a_mk, b_kn, false)
 }
 
-/// Computes `a [.., m, k]` · bᵀ for `b [.., n, k]`, giving `[.., m, n]`, without copying `b`. Outer
+/// Computes `a_mk [.., m, k]` · bᵀ for `b_nk [.., n, k]`, giving `[.., m, n]`, without copying `b_nk`. Outer
 /// dimensions must be equal.
-pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
-    multiply(tape, a, b, true)
+pub fn matmul_transposed(tape: &Tape, a_mk: Var, b_nk: Var) -> Result<Var> {
+    multiply(tape, a_mk, b_nk, true)
 }
 
 fn multiply(tape: &Tape, a: Var, b: Var, transposed: bool) -> Result<Var> {

@@ -43,17 +43,17 @@ pub(super) fn of_pass(tape: &Tape, settings: impl Into<Settings>) -> Settings {
 pub(super) fn residual_operands(
     tape: &Tape,
     operator: &str,
-    residual: Var,
-    branch: Option<Var>,
+    residual_td: Var,
+    branch_td: Option<Var>,
 ) -> Result<(Var, Option<Var>)> {
-    Ok(match branch {
-        Some(branch) => {
-            let [residual, branch] = autocast(tape, operator, [residual, branch])?;
-            (residual, Some(branch))
+    Ok(match branch_td {
+        Some(branch_td) => {
+            let [residual_td, branch_td] = autocast(tape, operator, [residual_td, branch_td])?;
+            (residual_td, Some(branch_td))
         }
         None => {
-            let [residual] = autocast(tape, operator, [residual])?;
-            (residual, None)
+            let [residual_td] = autocast(tape, operator, [residual_td])?;
+            (residual_td, None)
         }
     })
 }
@@ -62,13 +62,13 @@ pub(super) fn residual_operands(
 pub(super) fn record_residual(
     tape: &Tape,
     sources: &[Source],
-    sum: Tensor,
-    output: Tensor,
+    sum_td: Tensor,
+    output_td: Tensor,
     rule: impl FnOnce() -> NormRule,
 ) -> Result<(Var, Var)> {
-    let mut outputs = tape.record(sources, vec![sum, output], rule)?;
+    let mut outputs = tape.record(sources, vec![sum_td, output_td], rule)?;
     match (outputs.pop(), outputs.pop()) {
-        (Some(normalised), Some(sum)) => Ok((sum, normalised)),
+        (Some(normalised), Some(sum_td)) => Ok((sum_td, normalised)),
         _ => Err(AutogradError::NotRecorded),
     }
 }

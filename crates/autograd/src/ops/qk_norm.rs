@@ -40,23 +40,23 @@ pub struct QkNormRule {
     sums: Option<(Tensor, DType)>,
 }
 
-/// Normalises every query and key head of packed `qkv [batch, time, heads.packed_columns()]`, and rotates it
-/// to its position.
+/// Normalises every query and key head of packed `qkv_blc [batch, time, heads.packed_columns()]`, and rotates
+/// it to its position.
 pub fn qk_norm(
     tape: &Tape,
-    qkv: Var,
+    qkv_blc: Var,
     heads: Heads,
     weights: &QkNormWeights,
     rotary: &Rotary,
     epsilon: f32,
 ) -> Result<Var> {
-    let [qkv] = autocast(tape, "qk_norm", [qkv])?;
+    let [qkv_blc] = autocast(tape, "qk_norm", [qkv_blc])?;
     tape.begin("qk_norm")?;
-    let values = named("qk_norm", weights.values(qkv.tensor().dtype()))?;
-    let forward = ops::qk_norm::forward(qkv.tensor(), heads, operands(&values), rotary.angles(), epsilon);
-    let ops::qk_norm::Output { output, rstd } = named("qk_norm", forward)?;
-    tape.record_one(&[qkv.source()], output, || QkNormRule {
-        saved: Some((qkv.tensor().clone(), rstd)),
+    let values = named("qk_norm", weights.values(qkv_blc.tensor().dtype()))?;
+    let forward = ops::qk_norm::forward(qkv_blc.tensor(), heads, operands(&values), rotary.angles(), epsilon);
+    let ops::qk_norm::Output { output: output_blc, rstd: rstd_th } = named("qk_norm", forward)?;
+    tape.record_one(&[qkv_blc.source()], output_blc, || QkNormRule {
+        saved: Some((qkv_blc.tensor().clone(), rstd_th)),
         heads,
         weights: weights.clone(),
         rotary: rotary.clone(),
@@ -83,16 +83,16 @@ impl Rule for QkNormRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
-        let gradient = only(outputs)?;
-        let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
-        let values = self.weights.values(qkv.dtype())?;
+        let dy_blc = only(outputs)?;
+        let Some((qkv_blc, rstd_th)) = self.saved.take() else { return Ok(vec![None]) };
+        let values = self.weights.values(qkv_blc.dtype())?;
         let angles = self.rotary.angles();
         let weights = operands(&values);
         let heads = self.heads;
         let measures = self.rotary.measures;
         let gradients =
-            ops::qk_norm::backward_input(gradient, &qkv, &rstd, heads, weights, angles, measures)?;
-        self.sums = self.has_weights().then(|| (gradients.sums, qkv.dtype()));
+            ops::qk_norm::backward_input(dy_blc, &qkv_blc, &rstd_th, heads, weights, angles, measures)?;
+        self.sums = self.has_weights().then(|| (gradients.sums, qkv_blc.dtype()));
         Ok(vec![Some(gradients.input)])
     }
 

@@ -10,28 +10,28 @@ use crate::sharded::{TensorRanks, Var, map};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// Normalises the rows of `x [.., width]`; `weight` is `[width]`.
-pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSettings>) -> Result<Var> {
+/// Normalises the rows of `x_td [.., width]`; `weight` is `[width]`.
+pub fn rms_norm(tape: &Tape, x_td: Var, weight: &Weight, settings: impl Into<NormSettings>) -> Result<Var> {
     let settings = of_pass(tape, settings);
-    map(tape, [x], |_, [x]| {
+    map(tape, [x_td], |_, [x_td]| {
         const OPERATOR: &str = "rms_norm";
-        let [x] = autocast(tape, OPERATOR, [x])?;
+        let [x_td] = autocast(tape, OPERATOR, [x_td])?;
         tape.begin(OPERATOR)?;
-        let scale = named(OPERATOR, weight.values(x.tensor().dtype()))?;
-        let forward = ops::rms_norm::forward(x.tensor(), &scale, settings);
-        let ops::rms_norm::Output { output, rstd } = named(OPERATOR, forward)?;
+        let scale = named(OPERATOR, weight.values(x_td.tensor().dtype()))?;
+        let forward = ops::rms_norm::forward(x_td.tensor(), &scale, settings);
+        let ops::rms_norm::Output { output: output_td, rstd: rstd_t } = named(OPERATOR, forward)?;
         let rule = || NormRule {
             operator: OPERATOR,
-            x: x.tensor().clone(),
+            x: x_td.tensor().clone(),
             mean: None,
-            rstd,
+            rstd: rstd_t,
             weight: weight.clone(),
             bias: None,
             gradient: None,
             measures: settings.measures,
             ranks: TensorRanks::new(tape, false),
         };
-        tape.record_one(&[x.source()], output, rule)
+        tape.record_one(&[x_td.source()], output_td, rule)
     })
 }
 
@@ -40,49 +40,54 @@ pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSe
 /// gradients with one rounding, whether or not a pipeline boundary removed the branch.
 pub fn residual_rms_norm(
     tape: &Tape,
-    residual: Var,
-    branch: Option<Var>,
+    residual_td: Var,
+    branch_td: Option<Var>,
     weight: &Weight,
     settings: impl Into<NormSettings>,
 ) -> Result<(Var, Var)> {
     let settings = of_pass(tape, settings);
-    match branch {
-        Some(branch) => map(tape, [residual, branch], |_, [residual, branch]| {
-            residual_block(tape, residual, Some(branch), weight, settings)
+    match branch_td {
+        Some(branch_td) => map(tape, [residual_td, branch_td], |_, [residual_td, branch_td]| {
+            residual_block(tape, residual_td, Some(branch_td), weight, settings)
         }),
-        None => map(tape, [residual], |_, [residual]| residual_block(tape, residual, None, weight, settings)),
+        None => map(tape, [residual_td], |_, [residual_td]| {
+            residual_block(tape, residual_td, None, weight, settings)
+        }),
     }
 }
 
 /// [`residual_rms_norm`] of one block.
 fn residual_block(
     tape: &Tape,
-    residual: Var,
-    branch: Option<Var>,
+    residual_td: Var,
+    branch_td: Option<Var>,
     weight: &Weight,
     settings: NormSettings,
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_rms_norm";
-    let (residual, branch) = residual_operands(tape, OPERATOR, residual, branch)?;
+    let (residual_td, branch_td) = residual_operands(tape, OPERATOR, residual_td, branch_td)?;
     tape.begin(OPERATOR)?;
-    let values = residual.tensor();
-    let scale = &named(OPERATOR, weight.values(values.dtype()))?;
-    let forward = match &branch {
-        Some(branch) => ops::rms_norm::forward_residual(values, branch.tensor(), scale, settings),
-        None => ops::rms_norm::forward(values, scale, settings).map(|output| (values.clone(), output)),
+    let residual_values = residual_td.tensor();
+    let scale = &named(OPERATOR, weight.values(residual_values.dtype()))?;
+    let forward = match &branch_td {
+        Some(branch_td) => {
+            ops::rms_norm::forward_residual(residual_values, branch_td.tensor(), scale, settings)
+        }
+        None => ops::rms_norm::forward(residual_values, scale, settings)
+            .map(|output_td| (residual_values.clone(), output_td)),
     };
-    let (sum, ops::rms_norm::Output { output, rstd }) = named(OPERATOR, forward)?;
+    let (sum_td, ops::rms_norm::Output { output: output_td, rstd: rstd_t }) = named(OPERATOR, forward)?;
     let rule = || NormRule {
         operator: OPERATOR,
-        x: sum.clone(),
+        x: sum_td.clone(),
         mean: None,
-        rstd,
+        rstd: rstd_t,
         weight: weight.clone(),
         bias: None,
         gradient: None,
         measures: settings.measures,
         ranks: TensorRanks::new(tape, false),
     };
-    let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
-    record_residual(tape, &sources, sum.clone(), output, rule)
+    let sources: Vec<_> = std::iter::once(&residual_td).chain(&branch_td).map(Var::source).collect();
+    record_residual(tape, &sources, sum_td.clone(), output_td, rule)
 }

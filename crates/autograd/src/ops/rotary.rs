@@ -37,16 +37,17 @@ pub struct RotaryRule {
     heads: usize,
 }
 
-/// Rotates the first `heads` heads of `x [batch, time, columns]` to their positions, in place if no other
+/// Rotates the first `heads` heads of `x_blc [batch, time, columns]` to their positions, in place if no other
 /// tensor shares its storage.
-pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
-    map(tape, [x], |_, [x]| {
-        let [x] = autocast(tape, "rotary", [x])?;
+pub fn rotary(tape: &Tape, x_blc: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
+    map(tape, [x_blc], |_, [x_blc]| {
+        let [x_blc] = autocast(tape, "rotary", [x_blc])?;
         tape.begin("rotary")?;
-        let source = x.source();
-        let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Rotation::Forward, false);
-        let turned = named("rotary", turned)?;
-        tape.record_one(&[source], turned, || RotaryRule { rotary: rotary.clone(), heads })
+        let source = x_blc.source();
+        let rotated_blc =
+            ops::rotary::rotate(x_blc.into_tensor(), heads, rotary.angles(), Rotation::Forward, false);
+        let rotated_blc = named("rotary", rotated_blc)?;
+        tape.record_one(&[source], rotated_blc, || RotaryRule { rotary: rotary.clone(), heads })
     })
 }
 

@@ -32,19 +32,19 @@ pub struct RouterRule {
     gradient: Option<Tensor>,
 }
 
-/// Computes the logits. `x` is `[.., in]`; the result is `[rows, experts]` f32.
-pub fn router(tape: &Tape, x: Var, weights: &RouterWeights) -> Result<Var> {
-    map(tape, [x], |_, [x]| {
+/// Computes the logits. `x_td` is `[.., in]`; the result is `[rows, experts]` f32.
+pub fn router(tape: &Tape, x_td: Var, weights: &RouterWeights) -> Result<Var> {
+    map(tape, [x_td], |_, [x_td]| {
         tape.begin(OPERATOR)?;
         let RouterWeights { weight, bias } = weights;
         let forward = || {
-            let matrix = weight.values(x.tensor().dtype())?;
+            let weight_ed = weight.values(x_td.tensor().dtype())?;
             let bias = bias.as_ref().map(|bias| bias.values(DType::F32)).transpose()?;
-            kernel::forward(x.tensor(), &matrix, bias.as_ref())
+            kernel::forward(x_td.tensor(), &weight_ed, bias.as_ref())
         };
-        let logits = named(OPERATOR, forward())?;
-        tape.record_one(&[x.source()], logits, || RouterRule {
-            x: x.tensor().clone(),
+        let logits_te = named(OPERATOR, forward())?;
+        tape.record_one(&[x_td.source()], logits_te, || RouterRule {
+            x: x_td.tensor().clone(),
             weights: weights.clone(),
             gradient: None,
         })
@@ -72,24 +72,24 @@ impl Rule for RouterRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let gradient = only(outputs)?;
+        let dy_te = only(outputs)?;
         let weight = &self.weights.weight;
         let input = || {
             let dtype = if weight.copies() > 0 { DType::F32 } else { self.x.dtype() };
-            kernel::backward_input(&gradient, &weight.values(self.x.dtype())?, self.x.shape(), dtype)
+            kernel::backward_input(&dy_te, &weight.values(self.x.dtype())?, self.x.shape(), dtype)
         };
         let input = wanted.contains(&true).then(input).transpose()?;
-        self.gradient = self.has_weights().then_some(gradient);
+        self.gradient = self.has_weights().then_some(dy_te);
         Ok(vec![input])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let RouterRule { x, weights, gradient } = *self;
-        let Some(gradient) = gradient else { return Ok(()) };
+        let RouterRule { x: x_td, weights, gradient: dy_te } = *self;
+        let Some(dy_te) = dy_te else { return Ok(()) };
         if let Some(bias) = &weights.bias {
-            give_gradient(sink, bias, |bias| kernel::backward_weight(&gradient, &x, None, Some(bias)))?;
+            give_gradient(sink, bias, |bias| kernel::backward_weight(&dy_te, &x_td, None, Some(bias)))?;
         }
-        let of_weight = |weight: &Target| kernel::backward_weight(&gradient, &x, Some(weight), None);
+        let of_weight = |weight: &Target| kernel::backward_weight(&dy_te, &x_td, Some(weight), None);
         give_gradient(sink, &weights.weight, of_weight)
     }
 }

@@ -34,25 +34,32 @@ pub struct RoutingRule {
     tokens: Option<TokenRows>,
 }
 
-/// Chooses experts for `logits [rows, experts]` f32. Returns the weights of the choices, `[rows, per_token]`
-/// f32, and the routes. The pass's balancing losses affect only the gradient of the logits, not the loss.
-pub fn routing(tape: &Tape, logits: Var, routing: &Routing, state: RouterState<'_>) -> Result<(Var, Routes)> {
+/// Chooses experts for `logits_te [rows, experts]` f32. Returns the weights of the choices, `[rows,
+/// per_token]` f32, and the routes. The pass's balancing losses affect only the gradient of the logits, not
+/// the loss.
+pub fn routing(
+    tape: &Tape,
+    logits_te: Var,
+    routing: &Routing,
+    state: RouterState<'_>,
+) -> Result<(Var, Routes)> {
     tape.begin(OPERATOR)?;
     let tokens = tape.pass().tokens.clone();
-    let forward = kernel::forward(logits.tensor(), state.correction, routing, state.loads, tokens.as_ref());
+    let forward =
+        kernel::forward(logits_te.tensor(), state.correction, routing, state.loads, tokens.as_ref());
     let routes = named(OPERATOR, forward)?;
     // A mean over the step's tokens is a sum over pieces; a mean over rows is a mean over pieces.
     let parts = if tokens.is_some() { 1.0 } else { tape.pieces().map_or(1, |pieces| pieces.all) as f32 };
     let of_piece = |all: Balance| Balance { load: all.load / parts, logits: all.logits / parts };
-    let weights = tape.record_one(&[logits.source()], routes.weights.clone(), || RoutingRule {
-        logits: logits.tensor().clone(),
+    let weights_tp = tape.record_one(&[logits_te.source()], routes.weights.clone(), || RoutingRule {
+        logits: logits_te.tensor().clone(),
         routes: routes.clone(),
         routing: *routing,
         balance: tape.pass().balance.filter(|_| state.balances).map(of_piece),
         loss_scale: tape.pass().loss_scale.clone(),
         tokens,
     })?;
-    Ok((weights, routes))
+    Ok((weights_tp, routes))
 }
 
 impl Rule for RoutingRule {

@@ -28,22 +28,22 @@ pub struct RowLinearRule {
     runs: usize,
 }
 
-/// Computes `x · Wᵀ` for `x [.., in]` and `weight [out, in]` of [`Weight::over_rows`]. The rows of each shard
-/// are a separate matmul, so that the bits do not depend on the number of local shards.
-pub fn row_linear(tape: &Tape, x: Var, weight: &Weight) -> Result<Var> {
-    map(tape, [x], |_, [x]| {
-        let is_sharded = matches!(x.placements().tensor, Placement::Shard(Dimension::Rows { .. }));
-        let [x] = autocast(tape, OPERATOR, [x])?;
+/// Computes `x_ti · Wᵀ` for `x_ti [.., in]` and `weight [out, in]` of [`Weight::over_rows`]. The rows of each
+/// shard are a separate matmul, so that the bits do not depend on the number of local shards.
+pub fn row_linear(tape: &Tape, x_ti: Var, weight: &Weight) -> Result<Var> {
+    map(tape, [x_ti], |_, [x_ti]| {
+        let is_sharded = matches!(x_ti.placements().tensor, Placement::Shard(Dimension::Rows { .. }));
+        let [x_ti] = autocast(tape, OPERATOR, [x_ti])?;
         tape.begin(OPERATOR)?;
         let shards = weight.row_shards().max(1);
-        let runs = if is_sharded && x.tensor().shape().rows().is_multiple_of(shards) { shards } else { 1 };
+        let runs = if is_sharded && x_ti.tensor().shape().rows().is_multiple_of(shards) { shards } else { 1 };
         let forward = || -> tensor::Result<Tensor> {
-            let values = weight.values(x.tensor().dtype())?;
-            each_run(x.tensor(), runs, Factor::transposed(&values), Category::Activation)
+            let values = weight.values(x_ti.tensor().dtype())?;
+            each_run(x_ti.tensor(), runs, Factor::transposed(&values), Category::Activation)
         };
-        let output = named(OPERATOR, forward())?;
-        tape.record_one(&[x.source()], output, || RowLinearRule {
-            x: weight.is_trained().then(|| x.tensor().clone()),
+        let output_to = named(OPERATOR, forward())?;
+        tape.record_one(&[x_ti.source()], output_to, || RowLinearRule {
+            x: weight.is_trained().then(|| x_ti.tensor().clone()),
             weight: weight.clone(),
             gradient: None,
             ranks: TensorRanks::new(tape, false),
@@ -83,20 +83,20 @@ impl Rule for RowLinearRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let gradient = only(outputs)?;
-        let input = if wanted[0] {
-            let values = self.weight.values(gradient.dtype())?;
-            Some(each_run(&gradient, self.runs, Factor::plain(&values), Category::ActivationGradient)?)
+        let dy_to = only(outputs)?;
+        let dx_ti = if wanted[0] {
+            let values = self.weight.values(dy_to.dtype())?;
+            Some(each_run(&dy_to, self.runs, Factor::plain(&values), Category::ActivationGradient)?)
         } else {
             None
         };
-        self.gradient = self.has_weights().then_some(gradient);
-        Ok(vec![input])
+        self.gradient = self.has_weights().then_some(dy_to);
+        Ok(vec![dx_ti])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let RowLinearRule { x, weight, gradient, ranks, runs } = *self;
-        let (Some(x), Some(gradient), Some(target)) = (x, gradient, target(sink, &weight)?) else {
+        let RowLinearRule { x: x_ti, weight, gradient: dy_to, ranks, runs } = *self;
+        let (Some(x_ti), Some(dy_to), Some(target)) = (x_ti, dy_to, target(sink, &weight)?) else {
             return Ok(());
         };
         let part = |run: usize| -> Result<Tensor> {
@@ -106,13 +106,13 @@ impl Rule for RowLinearRule {
                 array.view(run * rows * columns, [rows, columns])
             };
             let request = Request::new(Category::Workspace, OPERATOR);
-            let tensor = Tensor::empty(x.device(), weight.shape(), DType::F32, request)?;
+            let tensor = Tensor::empty(x_ti.device(), weight.shape(), DType::F32, request)?;
             let own = Target { tensor, accumulate: false };
-            ops::linear::backward_weight(&rows_of_run(&gradient)?, &rows_of_run(&x)?, &own, None)?;
+            ops::linear::backward_weight(&rows_of_run(&dy_to)?, &rows_of_run(&x_ti)?, &own, None)?;
             Ok(own.tensor)
         };
         let parts = (0..runs).map(part).collect::<Result<Vec<_>>>()?;
-        drop((gradient, x));
+        drop((dy_to, x_ti));
         let sum = ranks.sum(parts, Request::new(Category::Gradient, OPERATOR))?;
         give(&sum, &target)?;
         ready(sink, &weight)

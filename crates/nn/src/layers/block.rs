@@ -39,9 +39,9 @@ where
     L: Layer<Stream = Var>,
 {
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
-        let (sum, input) = self.input(tape, stream)?;
-        let branch = self.layers.forward(tape, input)?;
-        self.output(tape, sum, branch)
+        let (sum_bld, x_bld) = self.input(tape, stream)?;
+        let branch_bld = self.layers.forward(tape, x_bld)?;
+        self.output(tape, sum_bld, branch_bld)
     }
 
     /// Returns the stream's sum, and the input of the layers.
@@ -53,14 +53,14 @@ where
     }
 
     /// Adds the layers' output to the stream.
-    fn output(&self, tape: &Tape, sum: Var, branch: Var) -> Result<Residual> {
-        let branch = map(tape, [branch], |_, [mut branch]| {
+    fn output(&self, tape: &Tape, sum_bld: Var, branch_bld: Var) -> Result<Residual> {
+        let branch_bld = map(tape, [branch_bld], |_, [mut branch_bld]| {
             if let Some(norm) = &self.after {
-                branch = norm.forward(tape, branch)?;
+                branch_bld = norm.forward(tape, branch_bld)?;
             }
-            self.dropout.forward(tape, self.scale.forward(tape, branch)?)
+            self.dropout.forward(tape, self.scale.forward(tape, branch_bld)?)
         })?;
-        Ok(Residual::pending(sum, branch))
+        Ok(Residual::pending(sum_bld, branch_bld))
     }
 }
 

@@ -35,9 +35,9 @@ impl ShardEdges {
         self.shards.all
     }
 
-    /// Copies `x` for each local shard.
-    pub(super) fn enter(&self, tape: &Tape, x: Var) -> Result<Var> {
-        if self.is_sharded() { Ok(x.copied(tape, self.shards.here)?) } else { Ok(x) }
+    /// Copies `x_bld` for each local shard.
+    pub(super) fn enter(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        if self.is_sharded() { Ok(x_bld.copied(tape, self.shards.here)?) } else { Ok(x_bld) }
     }
 
     /// Marks the shards' results as shards of columns.

@@ -40,10 +40,10 @@ impl EmbeddingNoise {
         (alpha > 0.0).then(|| EmbeddingNoise { site: site(), alpha })
     }
 
-    /// Adds the noise to `rows`, whose sequences have `elements` elements.
-    fn forward(&self, tape: &Tape, rows: Var, elements: usize) -> Result<Var> {
+    /// Adds the noise to `rows_bld`, whose sequences have `elements` elements.
+    fn forward(&self, tape: &Tape, rows_bld: Var, elements: usize) -> Result<Var> {
         let magnitude = (self.alpha / (elements as f64).sqrt()) as f32;
-        within(tape, "noise", || Ok(ops::noise(tape, rows, &self.site, magnitude)?))
+        within(tape, "noise", || Ok(ops::noise(tape, rows_bld, &self.site, magnitude)?))
     }
 }
 
@@ -125,7 +125,7 @@ impl Embedding {
     ///
     /// # Errors
     /// A token is outside the table, there are more positions than registered, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
+    pub fn forward(&self, tape: &Tape, tokens_bl: &Tensor) -> Result<Var> {
         let positions = match &self.positions {
             Table::None => None,
             Table::Learned(table) => Some(Positions::Learned(table)),
@@ -139,11 +139,11 @@ impl Embedding {
             },
             false => TokenTable::Whole(&self.tables[0]),
         };
-        let embedding = || Ok(ops::embedding(tape, tokens, table, positions, self.padding)?);
-        let rows = within(tape, "embedding", embedding)?;
-        let Some(noise) = &self.noise else { return Ok(rows) };
+        let embedding = || Ok(ops::embedding(tape, tokens_bl, table, positions, self.padding)?);
+        let rows_bld = within(tape, "embedding", embedding)?;
+        let Some(noise) = &self.noise else { return Ok(rows_bld) };
         let pieces = tape.pieces().map_or(1, |pieces| pieces.all);
-        noise.forward(tape, rows, pieces * tokens.shape().columns() * self.width())
+        noise.forward(tape, rows_bld, pieces * tokens_bl.shape().columns() * self.width())
     }
 }
 

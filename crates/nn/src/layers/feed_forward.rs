@@ -82,12 +82,12 @@ impl Layer for FeedForward {
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
-            Layers::Fused(weights) => Ok(ops::feed_forward(tape, x, weights, self.activation)?),
-            Layers::Separate(layers) => Linear::forward_both(layers, tape, x, Fp8Input::Plain),
+            Layers::Fused(weights) => Ok(ops::feed_forward(tape, x_bld, weights, self.activation)?),
+            Layers::Separate(layers) => Linear::forward_both(layers, tape, x_bld, Fp8Input::Plain),
             Layers::Fp8(layers) => {
-                Linear::forward_both(layers, tape, x, Fp8Input::Activated(self.activation))
+                Linear::forward_both(layers, tape, x_bld, Fp8Input::Activated(self.activation))
             }
         })
     }

@@ -97,15 +97,22 @@ impl LatentQkv {
         &self,
         tape: &Tape,
         shard: usize,
-        [latents, rotated, input]: [Var; 3],
+        [latents_blr, rotated_blk, input_blr]: [Var; 3],
     ) -> Result<Var> {
-        let queries = self.queries.forward_shard(tape, shard, input)?;
-        self.pack(tape, shard, [latents, rotated, queries])
+        let queries_blc = self.queries.forward_shard(tape, shard, input_blr)?;
+        self.pack(tape, shard, [latents_blr, rotated_blk, queries_blc])
     }
 
-    fn pack(&self, tape: &Tape, shard: usize, [latents, rotated, queries]: [Var; 3]) -> Result<Var> {
-        let keys_values = self.keys_values.forward_shard(tape, shard, latents)?;
-        within(tape, "latents", || Ok(ops::latent_qkv(tape, [queries, keys_values, rotated], self.heads)?))
+    fn pack(
+        &self,
+        tape: &Tape,
+        shard: usize,
+        [latents_blr, rotated_blk, queries_blc]: [Var; 3],
+    ) -> Result<Var> {
+        let keys_values_blc = self.keys_values.forward_shard(tape, shard, latents_blr)?;
+        within(tape, "latents", || {
+            Ok(ops::latent_qkv(tape, [queries_blc, keys_values_blc, rotated_blk], self.heads)?)
+        })
     }
 
     /// Computes attention of a shard in a pass with caches, which store latents.
@@ -115,23 +122,25 @@ impl LatentQkv {
     pub(super) fn attend_cached(
         &self,
         tape: &Tape,
-        (shard, [latents, rotated, input]): (usize, [Var; 3]),
+        (shard, [latents_blr, rotated_blk, input_blr]): (usize, [Var; 3]),
         settings: Settings,
         (rotary, sinks): (Option<&Rotary>, Option<&Weight>),
     ) -> Result<Var> {
-        let queries = self.queries.forward_shard(tape, shard, input)?;
+        let queries_blc = self.queries.forward_shard(tape, shard, input_blr)?;
         let LinearShard { weight, adapter, .. } = &self.keys_values.shards[shard];
         let adapter = adapter.as_ref();
         let heads = settings.heads.divided(self.edges.shards());
         let settings = Settings { heads, ..settings };
         let layer = LatentLayer { heads: self.heads, settings, rotary, sinks, weight, adapter };
         if !tape.pass().fills_cache() {
-            return within(tape, "attention", || Ok(layer.extend(tape, [queries, latents, rotated])?));
+            return within(tape, "attention", || {
+                Ok(layer.extend(tape, [queries_blc, latents_blr, rotated_blk])?)
+            });
         }
-        let mut qkv = self.pack(tape, shard, [latents.clone(), rotated, queries])?;
+        let mut qkv_blc = self.pack(tape, shard, [latents_blr.clone(), rotated_blk, queries_blc])?;
         if let Some(rotary) = rotary {
-            qkv = ops::rotary(tape, qkv, self.heads.query + self.heads.key_value, rotary)?;
+            qkv_blc = ops::rotary(tape, qkv_blc, self.heads.query + self.heads.key_value, rotary)?;
         }
-        within(tape, "attention", || Ok(layer.fill(tape, &qkv, &latents)?))
+        within(tape, "attention", || Ok(layer.fill(tape, &qkv_blc, &latents_blr)?))
     }
 }

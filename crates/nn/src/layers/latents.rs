@@ -61,23 +61,23 @@ impl Latents {
         Ok(Latents { sizes, queries, keys_values })
     }
 
-    /// Maps `x [.., width]` to the keys' and values' latents, the rotated columns of keys, and the queries'
-    /// latents, or `x` if there are none.
+    /// Maps `x_bld [.., width]` to the keys' and values' latents, the rotated columns of keys, and the
+    /// queries' latents, or `x_bld` if there are none.
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    pub(super) fn parts(&self, tape: &Tape, x: Var) -> Result<[Var; 3]> {
+    pub(super) fn parts(&self, tape: &Tape, x_bld: Var) -> Result<[Var; 3]> {
         let (layer, norm) = &self.keys_values;
-        let axis = x.tensor().shape().dims().len() - 1;
-        let both = layer.forward(tape, x.clone())?;
+        let axis = x_bld.tensor().shape().dims().len() - 1;
+        let both_blr = layer.forward(tape, x_bld.clone())?;
         let widths = [self.sizes.keys_values, self.sizes.rotated];
-        let parts = within(tape, "latents", || Ok(ops::split(tape, both, axis, &widths)?))?;
-        let [latents, rotated] = <[Var; 2]>::try_from(parts)
+        let parts = within(tape, "latents", || Ok(ops::split(tape, both_blr, axis, &widths)?))?;
+        let [latents_blr, rotated_blk] = <[Var; 2]>::try_from(parts)
             .map_err(|parts| NnError::Sizes(format!("{} parts of latents", parts.len())))?;
-        let queries = match &self.queries {
-            None => x,
-            Some((layer, norm)) => norm.forward(tape, layer.forward(tape, x)?)?,
+        let queries_blr = match &self.queries {
+            None => x_bld,
+            Some((layer, norm)) => norm.forward(tape, layer.forward(tape, x_bld)?)?,
         };
-        Ok([norm.forward(tape, latents)?, rotated, queries])
+        Ok([norm.forward(tape, latents_blr)?, rotated_blk, queries_blr])
     }
 }

@@ -44,20 +44,25 @@ impl LayerNorm {
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    pub fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
-            Ok(ops::layer_norm(tape, x, &self.weight, self.bias.as_ref(), self.settings)?)
+            Ok(ops::layer_norm(tape, x_bld, &self.weight, self.bias.as_ref(), self.settings)?)
         })
     }
 }
 
 impl Norm for LayerNorm {
-    fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
+    fn forward_residual(
+        &self,
+        tape: &Tape,
+        residual_bld: Var,
+        branch_bld: Option<Var>,
+    ) -> Result<(Var, Var)> {
         within(tape, short(&self.name), || {
             Ok(ops::residual_layer_norm(
                 tape,
-                residual,
-                branch,
+                residual_bld,
+                branch_bld,
                 &self.weight,
                 self.bias.as_ref(),
                 self.settings,
@@ -65,7 +70,7 @@ impl Norm for LayerNorm {
         })
     }
 
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        LayerNorm::forward(self, tape, x)
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        LayerNorm::forward(self, tape, x_bld)
     }
 }

@@ -162,26 +162,27 @@ impl Mixture {
     }
 
     /// Computes the result of one shard from its copy of the input.
-    fn forward_shard(&self, tape: &Tape, shard: usize, x: Var) -> Result<Var> {
+    fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
         within(tape, "mlp", || {
             let experts = &self.experts[shard];
             let choices = within(tape, "router", || {
-                let logits = ops::router(tape, x.clone(), &self.router)?;
+                let logits_te = ops::router(tape, x_bld.clone(), &self.router)?;
                 // All shards have the same rows; the first local one counts them.
-                let loads = if shard == 0 { self.loads.counts(tape)? } else { None };
+                let loads_e = if shard == 0 { self.loads.counts(tape)? } else { None };
                 let state = RouterState {
                     correction: self.correction.as_ref().map(ModelBuffer::tensor),
-                    loads: loads.as_ref(),
+                    loads: loads_e.as_ref(),
                     balances: experts.is_first,
                 };
-                Ok(ops::routing(tape, logits, &self.routing, state)?)
+                Ok(ops::routing(tape, logits_te, &self.routing, state)?)
             })?;
-            let routed =
-                |x| within(tape, "experts", || Ok(ops::experts(tape, x, choices, experts, self.gate)?));
-            let Some(shared) = &self.shared else { return routed(x) };
-            let routed = routed(x.clone())?;
-            let shared = within(tape, "shared_experts", || shared.forward_shard(tape, shard, x))?;
-            Ok(ops::add(tape, routed, shared)?)
+            let routed = |x_bld| {
+                within(tape, "experts", || Ok(ops::experts(tape, x_bld, choices, experts, self.gate)?))
+            };
+            let Some(shared) = &self.shared else { return routed(x_bld) };
+            let routed_bld = routed(x_bld.clone())?;
+            let shared_bld = within(tape, "shared_experts", || shared.forward_shard(tape, shard, x_bld))?;
+            Ok(ops::add(tape, routed_bld, shared_bld)?)
         })
     }
 }
@@ -193,11 +194,11 @@ impl Layer for Mixture {
     ///
     /// # Errors
     /// The shape or dtype differs, memory is exhausted, or a collective failed.
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let dtype = x.tensor().dtype();
-        let x = within(tape, "experts", || self.edges.enter(tape, x))?;
-        let y = map(tape, [x], |block, [x]| self.forward_shard(tape, block.shard, x))?;
-        within(tape, "experts", || self.edges.leave(tape, y, None, dtype))
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let dtype = x_bld.tensor().dtype();
+        let x_bld = within(tape, "experts", || self.edges.enter(tape, x_bld))?;
+        let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;
+        within(tape, "experts", || self.edges.leave(tape, y_bld, None, dtype))
     }
 }
 
@@ -217,10 +218,10 @@ impl Layer for BlockFeedForward {
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         match self {
-            BlockFeedForward::Dense(layers) => layers.forward(tape, x),
-            BlockFeedForward::Mixture(layers) => layers.forward(tape, x),
+            BlockFeedForward::Dense(layers) => layers.forward(tape, x_bld),
+            BlockFeedForward::Mixture(layers) => layers.forward(tape, x_bld),
         }
     }
 }

@@ -29,21 +29,21 @@ pub struct Residual {
 }
 
 impl Residual {
-    /// Starts a stream with `sum`.
-    pub fn new(sum: Var) -> Self {
-        Residual { sum, branch: None }
+    /// Starts a stream with `sum_bld`.
+    pub fn new(sum_bld: Var) -> Self {
+        Residual { sum: sum_bld, branch: None }
     }
 
-    /// Creates the stream `sum + branch`, whose addition is pending.
-    pub fn pending(sum: Var, branch: Var) -> Self {
-        Residual { sum, branch: Some(branch) }
+    /// Creates the stream `sum_bld + branch`, whose addition is pending.
+    pub fn pending(sum_bld: Var, branch_bld: Var) -> Self {
+        Residual { sum: sum_bld, branch: Some(branch_bld) }
     }
 
     /// Adds the pending branch. Returns the sum twice: for the stream, and as the input of a branch without a
     /// norm.
     pub fn sum(self, tape: &Tape) -> Result<(Var, Var)> {
-        let sum = self.close(tape)?;
-        Ok((sum.clone(), sum))
+        let sum_bld = self.close(tape)?;
+        Ok((sum_bld.clone(), sum_bld))
     }
 
     /// Adds the pending branch and normalises the sum. Returns (sum, normalised).
@@ -56,7 +56,7 @@ impl Stream for Residual {
     /// Adds the pending branch.
     fn close(self, tape: &Tape) -> Result<Var> {
         match self.branch {
-            Some(branch) => within(tape, "residual", || Ok(ops::add(tape, self.sum, branch)?)),
+            Some(branch_bld) => within(tape, "residual", || Ok(ops::add(tape, self.sum, branch_bld)?)),
             None => Ok(self.sum),
         }
     }

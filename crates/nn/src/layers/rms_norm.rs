@@ -41,19 +41,24 @@ impl RmsNorm {
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x, &self.weight, self.settings)?))
+    pub fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x_bld, &self.weight, self.settings)?))
     }
 }
 
 impl Norm for RmsNorm {
-    fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
+    fn forward_residual(
+        &self,
+        tape: &Tape,
+        residual_bld: Var,
+        branch_bld: Option<Var>,
+    ) -> Result<(Var, Var)> {
         within(tape, short(&self.name), || {
-            Ok(ops::residual_rms_norm(tape, residual, branch, &self.weight, self.settings)?)
+            Ok(ops::residual_rms_norm(tape, residual_bld, branch_bld, &self.weight, self.settings)?)
         })
     }
 
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        RmsNorm::forward(self, tape, x)
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        RmsNorm::forward(self, tape, x_bld)
     }
 }

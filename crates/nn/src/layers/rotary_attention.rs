@@ -133,55 +133,55 @@ impl RotaryAttention {
     ) -> Result<Var> {
         let heads = self.settings.heads.divided(edges.shards());
         let norms_shards = self.norms_rows() && edges.is_sharded();
-        let rotated = |qkv| {
+        let rotated = |qkv_blc| {
             within(tape, "rotary", || {
-                let qkv = if norms_shards { qkv } else { self.row_norm(tape, qkv, heads)? };
-                self.rotated(tape, qkv, heads)
+                let qkv_blc = if norms_shards { qkv_blc } else { self.row_norm(tape, qkv_blc, heads)? };
+                self.rotated(tape, qkv_blc, heads)
             })
         };
         let is_later = norms_shards || self.rotates_in_attention(tape);
-        let qkv = map(tape, inputs, |block, inputs| {
-            let qkv = forward(block.shard, inputs)?;
-            if is_later { Ok(qkv) } else { rotated(qkv) }
+        let qkv_blc = map(tape, inputs, |block, inputs| {
+            let qkv_blc = forward(block.shard, inputs)?;
+            if is_later { Ok(qkv_blc) } else { rotated(qkv_blc) }
         })?;
-        let qkv = edges.columns(qkv);
+        let qkv_blc = edges.columns(qkv_blc);
         if !norms_shards {
-            return Ok(qkv);
+            return Ok(qkv_blc);
         }
-        let qkv = within(tape, "rotary", || self.row_norm(tape, qkv, heads))?;
-        map(tape, [qkv], |_, [qkv]| rotated(qkv))
+        let qkv_blc = within(tape, "rotary", || self.row_norm(tape, qkv_blc, heads))?;
+        map(tape, [qkv_blc], |_, [qkv_blc]| rotated(qkv_blc))
     }
 
     /// Applies the norm over all heads of a row, if the layer has one.
-    fn row_norm(&self, tape: &Tape, qkv: Var, heads: Heads) -> Result<Var> {
+    fn row_norm(&self, tape: &Tape, qkv_blc: Var, heads: Heads) -> Result<Var> {
         match self.norm.as_ref().filter(|_| self.norms_rows()) {
             Some(QkNorm { weights, epsilon, columns, .. }) => {
-                Ok(ops::row_qk_norm(tape, qkv, heads, weights, *columns, *epsilon)?)
+                Ok(ops::row_qk_norm(tape, qkv_blc, heads, weights, *columns, *epsilon)?)
             }
-            None => Ok(qkv),
+            None => Ok(qkv_blc),
         }
     }
 
     /// Normalises each head of a block, if the layer has such a norm, and rotates it.
-    fn rotated(&self, tape: &Tape, qkv: Var, heads: Heads) -> Result<Var> {
+    fn rotated(&self, tape: &Tape, qkv_blc: Var, heads: Heads) -> Result<Var> {
         let RotaryPositions { table, still } = &self.positions;
-        let rotated = |qkv| match table {
+        let rotated = |qkv_blc| match table {
             Some(table) => {
-                Ok(ops::rotary(tape, qkv, heads.query + heads.key_value, &self.rotary(tape, table))?)
+                Ok(ops::rotary(tape, qkv_blc, heads.query + heads.key_value, &self.rotary(tape, table))?)
             }
-            None => Ok(qkv),
+            None => Ok(qkv_blc),
         };
         let Some(QkNorm { weights, epsilon, span: QkNormSpan::Head, .. }) = &self.norm else {
-            return rotated(qkv);
+            return rotated(qkv_blc);
         };
-        let Some(weights) = weights.first() else { return rotated(qkv) };
+        let Some(weights) = weights.first() else { return rotated(qkv_blc) };
         match (table.as_ref().filter(|table| table.columns() == heads.width), still) {
             (Some(table), _) => {
-                Ok(ops::qk_norm(tape, qkv, heads, weights, &self.rotary(tape, table), *epsilon)?)
+                Ok(ops::qk_norm(tape, qkv_blc, heads, weights, &self.rotary(tape, table), *epsilon)?)
             }
             (None, Some(still)) => {
                 let rotary = self.rotary(tape, still);
-                rotated(ops::qk_norm(tape, qkv, heads, weights, &rotary, *epsilon)?)
+                rotated(ops::qk_norm(tape, qkv_blc, heads, weights, &rotary, *epsilon)?)
             }
             (None, None) => {
                 Err(NnError::Sizes("norms of heads that do not rotate need a table that does not".to_owned()))
@@ -207,26 +207,26 @@ impl RotaryAttention {
 
     /// Computes attention and projects the results, one shard after another unless attention computes all
     /// shards at once.
-    fn attend(&self, tape: &Tape, qkv: Var) -> Result<Var> {
+    fn attend(&self, tape: &Tape, qkv_blc: Var) -> Result<Var> {
         let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
         match ops::attends_jointly(tape, &self.sinks, self.dropout.site(), measures) {
-            true => self.attend_block(tape, qkv, measures),
-            false => qkv.each_shard(tape, |qkv| self.attend_block(tape, qkv, measures)),
+            true => self.attend_block(tape, qkv_blc, measures),
+            false => qkv_blc.each_shard(tape, |qkv_blc| self.attend_block(tape, qkv_blc, measures)),
         }
     }
 
-    fn attend_block(&self, tape: &Tape, qkv: Var, measures: AttentionMeasures) -> Result<Var> {
-        let mixed = within(tape, "attention", || {
+    fn attend_block(&self, tape: &Tape, qkv_blc: Var, measures: AttentionMeasures) -> Result<Var> {
+        let mixed_blc = within(tape, "attention", || {
             if let Some(table) = self.positions.table.as_ref().filter(|_| self.rotates_in_attention(tape)) {
                 let rotary = self.rotary(tape, table);
                 let sinks = self.sinks.first();
-                return Ok(ops::rotated_attention(tape, qkv, self.settings, &rotary, sinks)?);
+                return Ok(ops::rotated_attention(tape, qkv_blc, self.settings, &rotary, sinks)?);
             }
             let dropout = self.dropout.site();
-            let qkv = Qkv::Packed(qkv);
-            Ok(ops::attention_with_sinks(tape, qkv, self.settings, &self.sinks, dropout, measures)?)
+            let qkv_blc = Qkv::Packed(qkv_blc);
+            Ok(ops::attention_with_sinks(tape, qkv_blc, self.settings, &self.sinks, dropout, measures)?)
         })?;
-        self.projection.forward_blocks(tape, mixed)
+        self.projection.forward_blocks(tape, mixed_blc)
     }
 
     /// Computes attention over latents in a pass with caches, and projects the results.
@@ -234,17 +234,17 @@ impl RotaryAttention {
         let rotary = self.positions.table.as_ref().map(|table| self.rotary(tape, table));
         map(tape, parts, |block, parts| {
             let others = (rotary.as_ref(), self.sinks.get(block.shard));
-            let mixed = layer.attend_cached(tape, (block.shard, parts), self.settings, others)?;
-            self.projection.forward_blocks(tape, mixed)
+            let mixed_blc = layer.attend_cached(tape, (block.shard, parts), self.settings, others)?;
+            self.projection.forward_blocks(tape, mixed_blc)
         })
     }
 
     /// Applies `forward` to the shards' copies of the input: one shard after another if sequences are in
     /// pieces, unless a norm needs all shards.
-    fn forward_shards(&self, tape: &Tape, x: Var, forward: impl Fn(Var) -> Result<Var>) -> Result<Var> {
+    fn forward_shards(&self, tape: &Tape, x_bld: Var, forward: impl Fn(Var) -> Result<Var>) -> Result<Var> {
         match tape.pieces().is_some() && !self.norms_rows() {
-            true => x.each_shard(tape, forward),
-            false => forward(x),
+            true => x_bld.each_shard(tape, forward),
+            false => forward(x_bld),
         }
     }
 }
@@ -256,16 +256,16 @@ impl Layer for RotaryAttention {
     ///
     /// # Errors
     /// An operand has a wrong shape, memory is exhausted, or a collective failed.
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let dtype = x.tensor().dtype();
-        let y = match &self.qkv {
-            QkvLayer::Linear(layer) => self.forward_shards(tape, layer.enter(tape, x)?, |x| {
-                let forward = |shard, [x]: [Var; 1]| layer.forward_shard(tape, shard, x);
-                self.attend(tape, self.qkv(tape, (layer.edges(), [x]), forward)?)
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let dtype = x_bld.tensor().dtype();
+        let y_bld = match &self.qkv {
+            QkvLayer::Linear(layer) => self.forward_shards(tape, layer.enter(tape, x_bld)?, |x_bld| {
+                let forward = |shard, [x_bld]: [Var; 1]| layer.forward_shard(tape, shard, x_bld);
+                self.attend(tape, self.qkv(tape, (layer.edges(), [x_bld]), forward)?)
             })?,
             QkvLayer::Latents(layers) => {
                 let (latents, layer) = &**layers;
-                let parts = layer.enter(tape, latents.parts(tape, x)?)?;
+                let parts = layer.enter(tape, latents.parts(tape, x_bld)?)?;
                 match tape.pass().cache {
                     Some(_) => self.attend_latents(tape, layer, parts)?,
                     None => {
@@ -275,6 +275,6 @@ impl Layer for RotaryAttention {
                 }
             }
         };
-        self.projection.leave(tape, y, dtype)
+        self.projection.leave(tape, y_bld, dtype)
     }
 }

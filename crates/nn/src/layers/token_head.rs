@@ -48,13 +48,13 @@ impl TokenHead {
         self.pieces > 1 || self.edges.is_sharded() || tape.pieces().is_some()
     }
 
-    /// Maps `[.., width]` to the input of [`TokenHead::loss`]: scores `[.., vocabulary]`, or `x` itself if
-    /// the loss computes the scores.
+    /// Maps `[.., width]` to the input of [`TokenHead::loss`]: scores `[.., vocabulary]`, or `x_bld` itself
+    /// if the loss computes the scores.
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        if self.defers(tape) { Ok(x) } else { self.all_scores(tape, x) }
+    pub fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        if self.defers(tape) { Ok(x_bld) } else { self.all_scores(tape, x_bld) }
     }
 
     /// Maps the result of [`TokenHead::forward`] to scores `[.., vocabulary]`.
@@ -65,45 +65,45 @@ impl TokenHead {
         if self.defers(tape) { self.all_scores(tape, prediction) } else { Ok(prediction) }
     }
 
-    fn all_scores(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let scores = self.layer.forward(tape, x)?;
-        let scores = match self.edges.is_sharded() {
-            true => scores.redistribute(tape, Axis::Tensor, Placement::Replicate)?,
-            false => scores,
+    fn all_scores(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let scores_blv = self.layer.forward(tape, x_bld)?;
+        let scores_blv = match self.edges.is_sharded() {
+            true => scores_blv.redistribute(tape, Axis::Tensor, Placement::Replicate)?,
+            false => scores_blv,
         };
-        let Some(cap) = self.soft_cap else { return Ok(scores) };
-        within(tape, "soft_cap", || Ok(ops::pointwise(tape, scores, Pointwise::SoftCap(cap))?))
+        let Some(cap) = self.soft_cap else { return Ok(scores_blv) };
+        within(tape, "soft_cap", || Ok(ops::pointwise(tape, scores_blv, Pointwise::SoftCap(cap))?))
     }
 
     /// Computes the mean cross-entropy over the pass's tokens, times `scale`, of a result of
-    /// [`TokenHead::forward`] against u32 `targets`. If the pass has answer pairs, computes their loss and
+    /// [`TokenHead::forward`] against u32 `targets_t`. If the pass has answer pairs, computes their loss and
     /// figures instead.
     ///
     /// # Errors
     /// Shapes differ, memory is exhausted, or a collective failed.
-    pub fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+    pub fn loss(&self, tape: &Tape, prediction: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
         let is_pieced = prediction.placement(Axis::Context) != Placement::Replicate;
-        ops::sum_of_pieces(tape, prediction, (targets, scale), |x, (targets, scale)| {
+        ops::sum_of_pieces(tape, prediction, (targets_t, scale), |x, (targets_t, scale)| {
             let computes = is_pieced && !self.edges.is_sharded() && self.pieces == 1;
             let prediction = if computes { self.all_scores(tape, x)? } else { x };
-            self.mean_loss(tape, prediction, targets, scale)
+            self.mean_loss(tape, prediction, targets_t, scale)
         })
     }
 
-    fn mean_loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+    fn mean_loss(&self, tape: &Tape, prediction: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
         let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces: self.pieces };
         if self.pieces > 1 {
-            let inputs = within(tape, "head", || self.edges.enter(tape, prediction))?;
+            let inputs_bld = within(tape, "head", || self.edges.enter(tape, prediction))?;
             let weights: Vec<_> = self.layer.shards.iter().map(|shard| shard.weight.clone()).collect();
             return within(tape, "loss", || {
                 let head = (&weights[..], self.edges.shards());
-                Ok(ops::linear_cross_entropy(tape, inputs, head, targets, settings)?)
+                Ok(ops::linear_cross_entropy(tape, inputs_bld, head, targets_t, settings)?)
             });
         }
-        let scores = match self.edges.is_sharded() {
+        let scores_blv = match self.edges.is_sharded() {
             true => self.layer.forward(tape, prediction)?,
             false => prediction,
         };
-        within(tape, "loss", || Ok(ops::cross_entropy_of_scores(tape, scores, targets, settings)?))
+        within(tape, "loss", || Ok(ops::cross_entropy_of_scores(tape, scores_blv, targets_t, settings)?))
     }
 }

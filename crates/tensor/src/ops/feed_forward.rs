@@ -21,61 +21,61 @@ pub struct Output {
     pub activated: Tensor,
 }
 
-/// Computes both layers for `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`,
-/// all f32 or all bf16, giving `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its
-/// activation, then the output.
+/// Computes both layers for `x_td [.., in]`, `w1_fd [hidden, in]`, `b1_f [hidden]`, `w2_df [out, hidden]`,
+/// `b2_d [out]`, all f32 or all bf16, giving `[.., out]`. Either bias may be absent. Allocates the
+/// pre-activation, then its activation, then the output.
 pub fn forward(
-    x: &Tensor,
-    w1: &Tensor,
-    b1: Option<&Tensor>,
-    w2: &Tensor,
-    b2: Option<&Tensor>,
+    x_td: &Tensor,
+    w1_fd: &Tensor,
+    b1_f: Option<&Tensor>,
+    w2_df: &Tensor,
+    b2_d: Option<&Tensor>,
     activation: Activation,
 ) -> Result<Output> {
     const OPERATOR: &str = "feed_forward.forward";
-    let (pre_activation, activated) = linear::activated(OPERATOR, x, w1, b1, activation)?;
-    let output = linear::plain(OPERATOR, &activated, w2, b2, false)?;
-    Ok(Output { output, pre_activation, activated })
+    let (pre_activation_tf, activated_tf) = linear::activated(OPERATOR, x_td, w1_fd, b1_f, activation)?;
+    let output_td = linear::plain(OPERATOR, &activated_tf, w2_df, b2_d, false)?;
+    Ok(Output { output: output_td, pre_activation: pre_activation_tf, activated: activated_tf })
 }
 
 /// Computes [`forward`] for recomputation: the output is allocated and not computed, because nothing reads
 /// it.
 pub fn forward_again(
-    x: &Tensor,
-    w1: &Tensor,
-    b1: Option<&Tensor>,
-    w2: &Tensor,
-    b2: Option<&Tensor>,
+    x_td: &Tensor,
+    w1_fd: &Tensor,
+    b1_f: Option<&Tensor>,
+    w2_df: &Tensor,
+    b2_d: Option<&Tensor>,
     activation: Activation,
 ) -> Result<Output> {
     const OPERATOR: &str = "feed_forward.forward";
-    let (pre_activation, activated) = linear::activated(OPERATOR, x, w1, b1, activation)?;
-    let output = linear::allocate(OPERATOR, &activated, w2, b2)?;
-    Ok(Output { output, pre_activation, activated })
+    let (pre_activation_tf, activated_tf) = linear::activated(OPERATOR, x_td, w1_fd, b1_f, activation)?;
+    let output_td = linear::allocate(OPERATOR, &activated_tf, w2_df, b2_d)?;
+    Ok(Output { output: output_td, pre_activation: pre_activation_tf, activated: activated_tf })
 }
 
-/// Computes the gradient of the pre-activation, `[.., hidden]`, from the output's gradient `dy [.., out]`:
+/// Computes the gradient of the pre-activation, `[.., hidden]`, from the output's gradient `dy_td [.., out]`:
 /// (dy · w2) ∘ activation'(pre_activation).
 pub fn backward_input_hidden(
-    dy: &Tensor,
-    w2: &Tensor,
-    pre_activation: &Tensor,
+    dy_td: &Tensor,
+    w2_df: &Tensor,
+    pre_activation_tf: &Tensor,
     activation: Activation,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "feed_forward.backward_input_hidden";
-    let operands = [("dy", dy), ("w2", w2), ("pre_activation", pre_activation)];
+    let operands = [("dy", dy_td), ("w2", w2_df), ("pre_activation", pre_activation_tf)];
     check::computed(OPERATOR, &operands)?;
-    let hidden = linear::allocate_gradient(OPERATOR, dy, w2)?;
-    check::shape(OPERATOR, "pre_activation", pre_activation, hidden.shape())?;
-    if dy.device().backend() == Backend::Cuda
+    let hidden_tf = linear::allocate_gradient(OPERATOR, dy_td, w2_df)?;
+    check::shape(OPERATOR, "pre_activation", pre_activation_tf, hidden_tf.shape())?;
+    if dy_td.device().backend() == Backend::Cuda
         && activation == Activation::Gelu
-        && linear::cuda::has_gelu_epilogue(&hidden)
-        && gpu::aligned(&[pre_activation])
+        && linear::cuda::has_gelu_epilogue(&hidden_tf)
+        && gpu::aligned(&[pre_activation_tf])
     {
-        let epilogue = Epilogue::GeluGradient { pre: pre_activation.region() };
-        linear::matmul_backward_input(dy, w2, &hidden, epilogue)?;
-        return Ok(hidden);
+        let epilogue = Epilogue::GeluGradient { pre: pre_activation_tf.region() };
+        linear::matmul_backward_input(dy_td, w2_df, &hidden_tf, epilogue)?;
+        return Ok(hidden_tf);
     }
-    linear::matmul_backward_input(dy, w2, &hidden, Epilogue::None)?;
-    activation::backward(hidden, pre_activation, activation)
+    linear::matmul_backward_input(dy_td, w2_df, &hidden_tf, Epilogue::None)?;
+    activation::backward(hidden_tf, pre_activation_tf, activation)
 }

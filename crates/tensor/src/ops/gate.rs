@@ -118,99 +118,101 @@ impl Clamp {
     }
 }
 
-/// Computes `activation(g) · u` of `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`.
+/// Computes `activation(g) · u` of `pair_t2f [.., 2 · width]`, f32 or bf16, as `[.., width]`.
 ///
 /// # Errors
 /// Another type, an odd number of columns, out of memory.
-pub fn forward(pair: &Tensor, gate: impl Into<Gate>) -> Result<Tensor> {
+pub fn forward(pair_t2f: &Tensor, gate: impl Into<Gate>) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let gate = gate.into();
-    let width = check_pair(OPERATOR, pair)?;
-    let hidden = allocate(OPERATOR, pair, width, Category::Activation)?;
-    match pair.device().backend() {
+    let width = check_pair(OPERATOR, pair_t2f)?;
+    let hidden_tf = allocate(OPERATOR, pair_t2f, width, Category::Activation)?;
+    match pair_t2f.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => forward_on_host(&pair.values()?, &mut hidden.values_mut()?, width, gate),
-        Backend::Cuda => launch(OPERATOR, gate.kernel(), pair, &hidden, 3, |launch| gate.add_to(launch))?,
+        Backend::Cpu => forward_on_host(&pair_t2f.values()?, &mut hidden_tf.values_mut()?, width, gate),
+        Backend::Cuda => {
+            launch(OPERATOR, gate.kernel(), pair_t2f, &hidden_tf, 3, |launch| gate.add_to(launch))?
+        }
     }
-    Ok(hidden)
+    Ok(hidden_tf)
 }
 
 /// Allocates the output of [`forward`] without computing it, for recomputation, where nothing reads it.
-pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
+pub fn forward_again(pair_t2f: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
-    let width = check_pair(OPERATOR, pair)?;
-    allocate(OPERATOR, pair, width, Category::Activation)
+    let width = check_pair(OPERATOR, pair_t2f)?;
+    allocate(OPERATOR, pair_t2f, width, Category::Activation)
 }
 
-/// Replaces `pair` by its gradient, and `hidden`, the output's gradient, by the recomputed output, which the
-/// next layer's weight gradient reads.
-pub fn backward(pair: &Tensor, hidden: &Tensor, gate: impl Into<Gate>) -> Result<()> {
-    backward_measured(pair, hidden, gate.into(), None)
+/// Replaces `pair_t2f` by its gradient, and `hidden_tf`, the output's gradient, by the recomputed output,
+/// which the next layer's weight gradient reads.
+pub fn backward(pair_t2f: &Tensor, hidden_tf: &Tensor, gate: impl Into<Gate>) -> Result<()> {
+    backward_measured(pair_t2f, hidden_tf, gate.into(), None)
 }
 
 /// Computes [`backward`], and writes the largest magnitude of the gradients to `cells` on a GPU.
 pub(super) fn backward_measured(
-    pair: &Tensor,
-    hidden: &Tensor,
+    pair_t2f: &Tensor,
+    hidden_tf: &Tensor,
     gate: Gate,
     cells: Option<&Tensor>,
 ) -> Result<()> {
     const OPERATOR: &str = "gate.backward";
-    let width = check_pair(OPERATOR, pair)?;
-    check::computed(OPERATOR, &[("pair", pair), ("hidden", hidden)])?;
-    check::shape(OPERATOR, "hidden", hidden, check::with_columns(pair.shape(), width))?;
-    match pair.device().backend() {
+    let width = check_pair(OPERATOR, pair_t2f)?;
+    check::computed(OPERATOR, &[("pair", pair_t2f), ("hidden", hidden_tf)])?;
+    check::shape(OPERATOR, "hidden", hidden_tf, check::with_columns(pair_t2f.shape(), width))?;
+    match pair_t2f.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            backward_on_host(&mut pair.values_mut()?, &mut hidden.values_mut()?, width, gate);
+            backward_on_host(&mut pair_t2f.values_mut()?, &mut hidden_tf.values_mut()?, width, gate);
             Ok(())
         }
-        Backend::Cuda => launch(OPERATOR, gate.gradient_kernel(), pair, hidden, 6, |launch| {
+        Backend::Cuda => launch(OPERATOR, gate.gradient_kernel(), pair_t2f, hidden_tf, 6, |launch| {
             gate.add_to(launch.write(cells))
         }),
     }
 }
 
-fn check_pair(operator: &'static str, pair: &Tensor) -> Result<usize> {
-    check::computed(operator, &[("pair", pair)])?;
-    let columns = pair.shape().columns();
+fn check_pair(operator: &'static str, pair_t2f: &Tensor) -> Result<usize> {
+    check::computed(operator, &[("pair", pair_t2f)])?;
+    let columns = pair_t2f.shape().columns();
     if !columns.is_multiple_of(2) {
-        return Err(check::wrong(operator, "pair", pair, "an even number of columns".to_owned()));
+        return Err(check::wrong(operator, "pair", pair_t2f, "an even number of columns".to_owned()));
     }
     Ok(columns / 2)
 }
 
-fn allocate(operator: &'static str, pair: &Tensor, width: usize, category: Category) -> Result<Tensor> {
-    let shape = check::with_columns(pair.shape(), width);
-    Tensor::empty(pair.device(), shape, pair.dtype(), Request::new(category, operator))
+fn allocate(operator: &'static str, pair_t2f: &Tensor, width: usize, category: Category) -> Result<Tensor> {
+    let shape = check::with_columns(pair_t2f.shape(), width);
+    Tensor::empty(pair_t2f.device(), shape, pair_t2f.dtype(), Request::new(category, operator))
 }
 
-/// Launches a kernel with the arguments `more`. Its cost counts `moved` times the elements of `hidden`.
+/// Launches a kernel with the arguments `more`. Its cost counts `moved` times the elements of `hidden_tf`.
 fn launch<'a>(
     operator: &'static str,
     name: &'static str,
-    pair: &'a Tensor,
-    hidden: &Tensor,
+    pair_t2f: &'a Tensor,
+    hidden_tf: &Tensor,
     moved: u64,
     more: impl FnOnce(Launch<'a>) -> Launch<'a>,
 ) -> Result<()> {
-    let width = hidden.shape().columns();
-    let lanes = gpu::lanes(hidden.dtype());
-    let vector = width.is_multiple_of(lanes) && gpu::aligned(&[pair, hidden]);
-    let items = hidden.elements() / if vector { lanes } else { 1 };
-    let kernel = Function::new(&FAMILY, name).with_dtype(hidden.dtype());
-    let launch = pair.device().kernel(kernel).write(pair).write(hidden);
+    let width = hidden_tf.shape().columns();
+    let lanes = gpu::lanes(hidden_tf.dtype());
+    let vector = width.is_multiple_of(lanes) && gpu::aligned(&[pair_t2f, hidden_tf]);
+    let items = hidden_tf.elements() / if vector { lanes } else { 1 };
+    let kernel = Function::new(&FAMILY, name).with_dtype(hidden_tf.dtype());
+    let launch = pair_t2f.device().kernel(kernel).write(pair_t2f).write(hidden_tf);
     let launch = launch.u32(gpu::word(operator, items)?).u32(gpu::word(operator, width)?);
     let launch = more(launch.u32(u32::from(vector)));
-    let launch = launch.cost(moved * hidden.bytes() as u64, 8 * hidden.elements() as u64);
+    let launch = launch.cost(moved * hidden_tf.bytes() as u64, 8 * hidden_tf.elements() as u64);
     let blocks = items.div_ceil(gpu::THREADS as usize);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
 }
 
-fn forward_on_host(pair: &[f32], hidden: &mut [f32], width: usize, gate: Gate) {
+fn forward_on_host(pair_t2f: &[f32], hidden_tf: &mut [f32], width: usize, gate: Gate) {
     let per_task = rows::per_task(width);
-    for_pieces(hidden, per_task * width, |index, hidden| {
-        let pair = rows::piece(pair, index, per_task * 2 * width);
+    for_pieces(hidden_tf, per_task * width, |index, hidden| {
+        let pair = rows::piece(pair_t2f, index, per_task * 2 * width);
         with_function!(gate.activation, F => simd(|| match gate.clamp {
             None => forward_rows(pair, hidden, width, |g, u| F::value(g) * u),
             Some(clamp) => forward_rows(pair, hidden, width, |g, u| {
@@ -231,9 +233,10 @@ fn forward_rows(pair: &[f32], hidden: &mut [f32], width: usize, value: impl Fn(f
     }
 }
 
-fn backward_on_host(pair: &mut [f32], hidden: &mut [f32], width: usize, gate: Gate) {
+fn backward_on_host(pair_t2f: &mut [f32], hidden_tf: &mut [f32], width: usize, gate: Gate) {
     let per_task = rows::per_task(width);
-    let tasks = pair.chunks_mut(per_task * 2 * width).zip(hidden.chunks_mut(per_task * width)).collect();
+    let tasks =
+        pair_t2f.chunks_mut(per_task * 2 * width).zip(hidden_tf.chunks_mut(per_task * width)).collect();
     for_tasks(tasks, |(pair, hidden): (&mut [f32], &mut [f32])| {
         with_function!(gate.activation, F => simd(|| match gate.clamp {
             None => backward_rows(pair, hidden, width, |g, u, slope| {

@@ -48,17 +48,17 @@ impl BatchNorm {
         }
     }
 
-    /// Normalises `x [.., channels]`.
+    /// Normalises `x_nhwc [.., channels]`.
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        self.run(tape, x, None, false)
+    pub fn forward(&self, tape: &Tape, x_nhwc: Var) -> Result<Var> {
+        self.run(tape, x_nhwc, None, false)
     }
 
     /// Computes relu(norm(x) + residual).
-    pub fn forward_relu(&self, tape: &Tape, x: Var, residual: Option<Var>) -> Result<Var> {
-        self.run(tape, x, residual, true)
+    pub fn forward_relu(&self, tape: &Tape, x_nhwc: Var, residual_nhwc: Option<Var>) -> Result<Var> {
+        self.run(tape, x_nhwc, residual_nhwc, true)
     }
 
     /// Returns the operator's parameters and options.
@@ -75,16 +75,22 @@ impl BatchNorm {
         self.statistics.averages()
     }
 
-    fn run(&self, tape: &Tape, x: Var, residual: Option<Var>, relu: bool) -> Result<Var> {
+    fn run(&self, tape: &Tape, x_nhwc: Var, residual_nhwc: Option<Var>, relu: bool) -> Result<Var> {
         let norm = self.operands(relu);
         within(tape, short(&self.name), || {
             if tape.mode() == Mode::Evaluate {
-                let [mean, variance] = &self.averages()?;
-                let running = Statistics::Running([mean, variance]);
-                return Ok(ops::batch_norm(tape, x, residual, &norm, running)?);
+                let [mean_c, variance_c] = &self.averages()?;
+                let running = Statistics::Running([mean_c, variance_c]);
+                return Ok(ops::batch_norm(tape, x_nhwc, residual_nhwc, &norm, running)?);
             }
             let record = self.statistics.record(tape)?;
-            Ok(ops::batch_norm(tape, x, residual, &norm, Statistics::Batch { record: record.as_ref() })?)
+            Ok(ops::batch_norm(
+                tape,
+                x_nhwc,
+                residual_nhwc,
+                &norm,
+                Statistics::Batch { record: record.as_ref() },
+            )?)
         })
     }
 }

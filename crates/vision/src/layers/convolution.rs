@@ -47,7 +47,7 @@ impl Convolution {
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, short(&self.name), || Ok(ops::convolution(tape, x, &self.weight, self.options)?))
+    pub fn forward(&self, tape: &Tape, x_nhwc: Var) -> Result<Var> {
+        within(tape, short(&self.name), || Ok(ops::convolution(tape, x_nhwc, &self.weight, self.options)?))
     }
 }

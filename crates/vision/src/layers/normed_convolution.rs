@@ -28,23 +28,23 @@ impl NormedConvolution {
         Ok(NormedConvolution { convolution, norm: BatchNorm::new(parameters, norm, sizes.outputs)? })
     }
 
-    /// Computes norm(convolution(x)) for `x [batch, height, width, inputs]`.
+    /// Computes norm(convolution(x)) for `x_nhwc [batch, height, width, inputs]`.
     ///
     /// # Errors
     /// The shape or dtype differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    pub fn forward(&self, tape: &Tape, x_nhwc: Var) -> Result<Var> {
         if tape.mode() == Mode::Evaluate {
-            return self.folded(tape, x, None, false);
+            return self.folded(tape, x_nhwc, None, false);
         }
-        self.norm.forward(tape, self.convolution.forward(tape, x)?)
+        self.norm.forward(tape, self.convolution.forward(tape, x_nhwc)?)
     }
 
     /// Computes relu(norm(convolution(x))).
-    pub fn forward_relu(&self, tape: &Tape, x: Var) -> Result<Var> {
+    pub fn forward_relu(&self, tape: &Tape, x_nhwc: Var) -> Result<Var> {
         if tape.mode() == Mode::Evaluate {
-            return self.folded(tape, x, None, true);
+            return self.folded(tape, x_nhwc, None, true);
         }
-        self.norm.forward_relu(tape, self.convolution.forward(tape, x)?, None)
+        self.norm.forward_relu(tape, self.convolution.forward(tape, x_nhwc)?, None)
     }
 
     /// Computes relu(norm(convolution(x)) + residual). In training, the residual is computed after the
@@ -55,24 +55,24 @@ impl NormedConvolution {
     pub fn forward_residual(
         &self,
         tape: &Tape,
-        x: Var,
+        x_nhwc: Var,
         residual: impl FnOnce() -> Result<Var>,
     ) -> Result<Var> {
         if tape.mode() == Mode::Evaluate {
             let residual = residual()?;
-            return self.folded(tape, x, Some(residual), true);
+            return self.folded(tape, x_nhwc, Some(residual), true);
         }
-        let output = self.convolution.forward(tape, x)?;
-        self.norm.forward_relu(tape, output, Some(residual()?))
+        let output_nhwc = self.convolution.forward(tape, x_nhwc)?;
+        self.norm.forward_relu(tape, output_nhwc, Some(residual()?))
     }
 
-    fn folded(&self, tape: &Tape, x: Var, residual: Option<Var>, relu: bool) -> Result<Var> {
+    fn folded(&self, tape: &Tape, x_nhwc: Var, residual: Option<Var>, relu: bool) -> Result<Var> {
         let Convolution { name, weight, options } = &self.convolution;
         let norm = self.norm.operands(relu);
         within(tape, short(name), || {
             let averages = self.norm.averages()?;
             let norm = (&norm, averages.each_ref());
-            Ok(ops::folded_convolution(tape, x, residual, (weight, *options), norm)?)
+            Ok(ops::folded_convolution(tape, x_nhwc, residual, (weight, *options), norm)?)
         })
     }
 }

@@ -86,18 +86,18 @@ fn shortcut(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) 
 impl Layer for ResidualBlock {
     type Stream = Var;
 
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x_nhwc: Var) -> Result<Var> {
         within(tape, &self.name, || {
-            let mut hidden = x.clone();
+            let mut hidden_nhwc = x_nhwc.clone();
             let last = self.branch.len() - 1;
             for convolution in &self.branch[..last] {
-                hidden = convolution.forward_relu(tape, hidden)?;
+                hidden_nhwc = convolution.forward_relu(tape, hidden_nhwc)?;
             }
             let residual = || match &self.shortcut {
-                Some(projection) => projection.forward(tape, x),
-                None => Ok(x),
+                Some(projection) => projection.forward(tape, x_nhwc),
+                None => Ok(x_nhwc),
             };
-            self.branch[last].forward_residual(tape, hidden, residual)
+            self.branch[last].forward_residual(tape, hidden_nhwc, residual)
         })
     }
 }

@@ -26,13 +26,13 @@ impl Stem {
         Ok(Stem { kind, convolution: NormedConvolution::new(parameters, ["conv1", "bn1"], sizes)? })
     }
 
-    fn forward(&self, tape: &Tape, images: Tensor) -> Result<Var> {
-        let hidden = self.convolution.forward_relu(tape, tape.constant(images))?;
+    fn forward(&self, tape: &Tape, images_nhwc: Tensor) -> Result<Var> {
+        let hidden_nhwc = self.convolution.forward_relu(tape, tape.constant(images_nhwc))?;
         if self.kind == StemKind::Small {
-            return Ok(hidden);
+            return Ok(hidden_nhwc);
         }
         let windows = Windows { size: [3, 3], stride: [2, 2], padding: [1, 1], counts_padding: false };
-        within(tape, "maxpool", || Ok(ops::max_pool(tape, hidden, windows)?))
+        within(tape, "maxpool", || Ok(ops::max_pool(tape, hidden_nhwc, windows)?))
     }
 }
 
@@ -96,15 +96,15 @@ impl Model for ResNet {
     }
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let hidden = match (input, &self.stem) {
-            (Input::Batch(images), Some(stem)) => stem.forward(tape, images)?,
-            (Input::Batch(images), None) => tape.constant(images),
-            (Input::Hidden(hidden), _) => hidden,
+        let hidden_nhwc = match (input, &self.stem) {
+            (Input::Batch(images_nhwc), Some(stem)) => stem.forward(tape, images_nhwc)?,
+            (Input::Batch(images_nhwc), None) => tape.constant(images_nhwc),
+            (Input::Hidden(hidden_nhwc), _) => hidden_nhwc,
         };
-        let hidden = self.blocks.forward(tape, hidden)?;
-        let Some(head) = &self.head else { return Ok(hidden) };
-        let pooled = within(tape, "avgpool", || Ok(ops::global_average_pool(tape, hidden)?))?;
-        head.forward(tape, pooled)
+        let hidden_nhwc = self.blocks.forward(tape, hidden_nhwc)?;
+        let Some(head) = &self.head else { return Ok(hidden_nhwc) };
+        let pooled_nc = within(tape, "avgpool", || Ok(ops::global_average_pool(tape, hidden_nhwc)?))?;
+        head.forward(tape, pooled_nc)
     }
 
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {

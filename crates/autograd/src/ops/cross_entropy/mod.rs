@@ -18,16 +18,16 @@ pub(super) use class_shards::ClassShards;
 pub use rule::CrossEntropyRule;
 use rule::{Gradient, OPERATOR};
 
-/// Computes the mean cross-entropy over the pass's rows, times `scale`. `logits` is `[.., classes]`, whose
-/// columns may be in shards. `targets` has one u32 per row, or mixtures of classes as in
+/// Computes the mean cross-entropy over the pass's rows, times `scale`. `logits_tv` is `[.., classes]`, whose
+/// columns may be in shards. `targets_t` has one u32 per row, or mixtures of classes as in
 /// [`MIXED`](tensor::ops::soft_cross_entropy::MIXED). Applies the pass's label smoothing. If the pass has
 /// answer pairs, computes their loss and figures instead.
 ///
 /// # Errors
 /// Shapes or dtypes do not agree, memory is exhausted, or a collective failed.
-pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-    sum_of_pieces(tape, logits, (targets, scale), |logits, (targets, scale)| {
-        cross_entropy_of_scores(tape, logits, targets, Settings { scale, soft_cap: None, pieces: 1 })
+pub fn cross_entropy(tape: &Tape, logits_tv: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
+    sum_of_pieces(tape, logits_tv, (targets_t, scale), |logits_tv, (targets_t, scale)| {
+        cross_entropy_of_scores(tape, logits_tv, targets_t, Settings { scale, soft_cap: None, pieces: 1 })
     })
 }
 
@@ -36,7 +36,7 @@ pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> 
 pub fn cross_entropy_of_scores(
     tape: &Tape,
     scores: Var,
-    targets: &Tensor,
+    targets_t: &Tensor,
     settings: Settings,
 ) -> Result<Var> {
     let shards = match scores.placement(Axis::Tensor) {
@@ -55,8 +55,8 @@ pub fn cross_entropy_of_scores(
     let with_gradient = tape.is_recording() && scores.iter().any(Var::wants_gradient);
     let scores: Vec<Tensor> = scores.into_iter().map(Var::into_tensor).collect();
     let (loss, rule) = match shards {
-        Some((shards, settings)) => loss_of_shards(tape, scores, shards, targets, settings)?,
-        None => whole_loss(tape, scores, targets, settings.scale, with_gradient)?,
+        Some((shards, settings)) => loss_of_shards(tape, scores, shards, targets_t, settings)?,
+        None => whole_loss(tape, scores, targets_t, settings.scale, with_gradient)?,
     };
     tape.record_one(&sources, loss, || rule)
 }
@@ -66,19 +66,19 @@ pub fn cross_entropy_of_scores(
 fn whole_loss(
     tape: &Tape,
     scores: Vec<Tensor>,
-    targets: &Tensor,
+    targets_t: &Tensor,
     scale: f32,
     with_gradient: bool,
 ) -> Result<(Tensor, CrossEntropyRule)> {
     let [scores] = scores.try_into().map_err(|_| AutogradError::Blocks { expected: 1 })?;
     let loss_scale = tape.pass().loss_scale.clone();
     let smoothing = tape.pass().label_smoothing;
-    let is_soft = smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets, scores.shape().rows());
+    let is_soft = smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets_t, scores.shape().rows());
     let factor = loss_scale.as_ref().map(|factor| &factor.scale);
     let mean = tape.pass().mean(scale);
     let forward = match is_soft {
-        true => ops::soft_cross_entropy::forward(scores, targets, smoothing, mean, with_gradient),
-        false => ops::cross_entropy::forward_mean(scores, targets, mean, with_gradient, factor),
+        true => ops::soft_cross_entropy::forward(scores, targets_t, smoothing, mean, with_gradient),
+        false => ops::cross_entropy::forward_mean(scores, targets_t, mean, with_gradient, factor),
     };
     let ops::cross_entropy::Output { loss, gradient } = named(OPERATOR, forward)?;
     let scores = Vec::from_iter(gradient);
@@ -90,19 +90,19 @@ fn loss_of_shards(
     tape: &Tape,
     scores: Vec<Tensor>,
     shards: usize,
-    targets: &Tensor,
+    targets_t: &Tensor,
     settings: Settings,
 ) -> Result<(Tensor, CrossEntropyRule)> {
     let classes = scores.first().ok_or(AutogradError::NotRecorded)?.shape().columns();
     let shards = ClassShards::new(tape, [scores.len(), shards], classes);
-    let loss = shards.loss((tape, OPERATOR), targets, settings.scale, |shard, statistics| {
-        divided::statistics(&scores[shard], targets, shards.run(shard), settings.soft_cap, statistics)
+    let loss = shards.loss((tape, OPERATOR), targets_t, settings.scale, |shard, statistics| {
+        divided::statistics(&scores[shard], targets_t, shards.run(shard), settings.soft_cap, statistics)
     });
     let Output { loss, statistics } = loss?;
-    let targets = targets.clone();
+    let targets_t = targets_t.clone();
     let scale = tape.pass().mean(settings.scale).scale;
     let settings = Settings { scale, ..settings };
-    let gradient = Gradient::InBackward { shards, targets, statistics, settings };
+    let gradient = Gradient::InBackward { shards, targets: targets_t, statistics, settings };
     Ok((loss, CrossEntropyRule { scores, gradient }))
 }
 

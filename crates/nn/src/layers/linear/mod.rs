@@ -54,23 +54,23 @@ impl Linear {
     ///
     /// # Errors
     /// The shape or dtype differs, memory is exhausted, or a collective failed.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    pub fn forward(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
-            let dtype = x.tensor().dtype();
-            let x = self.enter(tape, x)?;
-            let y = map(tape, [x], |block, [x]| self.shards[block.shard].forward(tape, x))?;
+            let dtype = x_bli.tensor().dtype();
+            let x_bli = self.enter(tape, x_bli)?;
+            let y_blo = map(tape, [x_bli], |block, [x_bli]| self.shards[block.shard].forward(tape, x_bli))?;
             match self.style {
-                Some(ParallelStyle::Column(_)) => Ok(self.edges.columns(y)),
-                Some(ParallelStyle::Row) => self.edges.leave(tape, y, self.bias.as_ref(), dtype),
-                None => Ok(y),
+                Some(ParallelStyle::Column(_)) => Ok(self.edges.columns(y_blo)),
+                Some(ParallelStyle::Row) => self.edges.leave(tape, y_blo, self.bias.as_ref(), dtype),
+                None => Ok(y_blo),
             }
         })
     }
 
-    /// Applies each local shard to its block of `x`, without the layer's edges.
-    pub(super) fn forward_blocks(&self, tape: &Tape, x: Var) -> Result<Var> {
+    /// Applies each local shard to its block of `x_bli`, without the layer's edges.
+    pub(super) fn forward_blocks(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
-            map(tape, [x], |block, [x]| self.shards[block.shard].forward(tape, x))
+            map(tape, [x_bli], |block, [x_bli]| self.shards[block.shard].forward(tape, x_bli))
         })
     }
 
@@ -79,31 +79,31 @@ impl Linear {
     pub(super) fn forward_both(
         [first, second]: &[Linear; 2],
         tape: &Tape,
-        x: Var,
+        x_bli: Var,
         function: Fp8Input,
     ) -> Result<Var> {
-        let dtype = x.tensor().dtype();
-        let x = first.enter(tape, x)?;
-        let y = map(tape, [x], |block, [x]| {
-            let hidden = first.forward_shard(tape, block.shard, x)?;
+        let dtype = x_bli.tensor().dtype();
+        let x_bli = first.enter(tape, x_bli)?;
+        let y_blo = map(tape, [x_bli], |block, [x_bli]| {
+            let hidden = first.forward_shard(tape, block.shard, x_bli)?;
             second.forward_shard_fp8(tape, block.shard, hidden, function)
         })?;
-        second.leave(tape, y, dtype)
+        second.leave(tape, y_blo, dtype)
     }
 
     /// Sums the results of a row-parallel layer's shards and adds its bias.
-    pub(super) fn leave(&self, tape: &Tape, y: Var, dtype: DType) -> Result<Var> {
+    pub(super) fn leave(&self, tape: &Tape, y_blo: Var, dtype: DType) -> Result<Var> {
         match self.style {
             Some(ParallelStyle::Row) => {
-                within(tape, short(&self.name), || self.edges.leave(tape, y, self.bias.as_ref(), dtype))
+                within(tape, short(&self.name), || self.edges.leave(tape, y_blo, self.bias.as_ref(), dtype))
             }
-            _ => Ok(y),
+            _ => Ok(y_blo),
         }
     }
 
-    /// Applies one shard to its block of `x`, without the layer's edges.
-    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x: Var) -> Result<Var> {
-        within(tape, short(&self.name), || self.shards[shard].forward(tape, x))
+    /// Applies one shard to its block of `x_bli`, without the layer's edges.
+    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x_bli: Var) -> Result<Var> {
+        within(tape, short(&self.name), || self.shards[shard].forward(tape, x_bli))
     }
 
     /// [`Linear::forward_shard`] applied to `function(x)`, which an FP8 layer computes itself.
@@ -111,12 +111,12 @@ impl Linear {
         &self,
         tape: &Tape,
         shard: usize,
-        x: Var,
+        x_bli: Var,
         function: Fp8Input,
     ) -> Result<Var> {
         within(tape, short(&self.name), || match function {
-            Fp8Input::Plain => self.shards[shard].forward(tape, x),
-            function => self.shards[shard].forward_fp8(tape, x, function),
+            Fp8Input::Plain => self.shards[shard].forward(tape, x_bli),
+            function => self.shards[shard].forward_fp8(tape, x_bli, function),
         })
     }
 
@@ -126,10 +126,10 @@ impl Linear {
     }
 
     /// Copies the input for each shard of a column-parallel layer.
-    pub(super) fn enter(&self, tape: &Tape, x: Var) -> Result<Var> {
+    pub(super) fn enter(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
         match self.style {
-            Some(ParallelStyle::Column(_)) => self.edges.enter(tape, x),
-            _ => Ok(x),
+            Some(ParallelStyle::Column(_)) => self.edges.enter(tape, x_bli),
+            _ => Ok(x_bli),
         }
     }
 
@@ -170,40 +170,42 @@ impl LinearShard {
         self.adapter.is_none() && self.row_adapter.is_none() && self.fp8.is_none()
     }
 
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
         let LinearShard { weight, bias, activation, sums, .. } = self;
-        let activated = |y: Var| match activation {
-            Activation::None => Ok(y),
-            activation => Ok(ops::activation(tape, y, *activation)?),
+        let activated = |y_blo: Var| match activation {
+            Activation::None => Ok(y_blo),
+            activation => Ok(ops::activation(tape, y_blo, *activation)?),
         };
         if weight.is_over_rows() {
-            let Some(adapter) = &self.row_adapter else { return Ok(ops::row_linear(tape, x, weight)?) };
-            let y = ops::row_linear(tape, x.clone(), weight)?;
-            return Ok(ops::add(tape, y, adapter.forward(tape, x)?)?);
+            let Some(adapter) = &self.row_adapter else { return Ok(ops::row_linear(tape, x_bli, weight)?) };
+            let y_blo = ops::row_linear(tape, x_bli.clone(), weight)?;
+            return Ok(ops::add(tape, y_blo, adapter.forward(tape, x_bli)?)?);
         }
         match (&self.adapter, &self.fp8) {
-            (None, None) => Ok(ops::partial_linear(tape, x, weight, bias.as_ref(), *activation, *sums)?),
-            (Some(adapter), _) => activated(ops::adapted_linear(tape, x, weight, bias.as_ref(), adapter)?),
-            (None, Some(_)) => activated(self.forward_fp8(tape, x, Fp8Input::Plain)?),
+            (None, None) => Ok(ops::partial_linear(tape, x_bli, weight, bias.as_ref(), *activation, *sums)?),
+            (Some(adapter), _) => {
+                activated(ops::adapted_linear(tape, x_bli, weight, bias.as_ref(), adapter)?)
+            }
+            (None, Some(_)) => activated(self.forward_fp8(tape, x_bli, Fp8Input::Plain)?),
         }
     }
 
-    fn forward_fp8(&self, tape: &Tape, x: Var, function: Fp8Input) -> Result<Var> {
+    fn forward_fp8(&self, tape: &Tape, x_bli: Var, function: Fp8Input) -> Result<Var> {
         let LinearShard { weight, bias, fp8, sums, .. } = self;
-        let Some(copies) = fp8 else { return self.forward(tape, x) };
+        let Some(copies) = fp8 else { return self.forward(tape, x_bli) };
         let copies = copies.clone();
         let weight = weight.clone();
         let bias = bias.clone();
         let layer = Fp8Linear { weight, copies, bias, sums: *sums };
-        Ok(ops::fp8_linear(tape, x, &layer, function)?)
+        Ok(ops::fp8_linear(tape, x_bli, &layer, function)?)
     }
 }
 
 impl Layer for Linear {
     type Stream = Var;
 
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        Linear::forward(self, tape, x)
+    fn forward(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
+        Linear::forward(self, tape, x_bli)
     }
 }
 

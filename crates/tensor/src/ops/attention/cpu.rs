@@ -85,14 +85,15 @@ pub(super) fn forward(
     geometry: Geometry,
     qkv: &[&[f32]],
     hiding: Hiding<'_>,
-    output: &mut [f32],
-    logsumexp: &mut [f32],
+    output_blc: &mut [f32],
+    logsumexp_bhl: &mut [f32],
 ) {
     let Geometry { time, heads, .. } = geometry;
     let columns = heads.output_columns();
-    let blocks = output.chunks_mut(time * columns).flat_map(|sequence| sequence.chunks_mut(BLOCK * columns));
+    let blocks =
+        output_blc.chunks_mut(time * columns).flat_map(|sequence| sequence.chunks_mut(BLOCK * columns));
     let mut tasks: Vec<_> = blocks.map(|rows| (rows, Vec::with_capacity(heads.query))).collect();
-    for (sequence, logsumexp) in logsumexp.chunks_mut(heads.query * time).enumerate() {
+    for (sequence, logsumexp) in logsumexp_bhl.chunks_mut(heads.query * time).enumerate() {
         for head in logsumexp.chunks_mut(time) {
             for (index, piece) in head.chunks_mut(BLOCK).enumerate() {
                 tasks[sequence * geometry.blocks() + index].1.push(piece);

@@ -69,41 +69,41 @@ pub fn forward(
     }
     let Geometry { batch, time, .. } = geometry;
     let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(device, [batch, time, heads.output_columns()], dtype, request)?;
-    let output = gpu::with_cells(output, measures && dtype == DType::Bf16, request)?;
-    let logsumexp = Tensor::empty(device, [batch, heads.query, time], DType::F32, request)?;
+    let output_blc = Tensor::empty(device, [batch, time, heads.output_columns()], dtype, request)?;
+    let output_blc = gpu::with_cells(output_blc, measures && dtype == DType::Bf16, request)?;
+    let logsumexp_bhl = Tensor::empty(device, [batch, heads.query, time], DType::F32, request)?;
     device.count_flops(geometry.flops(1, 1));
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
             let arrays = qkv.as_ref().map(Tensor::values).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
-            let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
-            check_documents(OPERATOR, documents.as_deref(), time)?;
-            let sinks = masks.sinks.map(Tensor::values).transpose()?;
+            let documents_bl = masks.documents.map(Tensor::read::<u32>).transpose()?;
+            check_documents(OPERATOR, documents_bl.as_deref(), time)?;
+            let sinks_h = masks.sinks.map(Tensor::values).transpose()?;
             let hiding = hiding::Hiding {
-                documents: documents.as_deref(),
+                documents: documents_bl.as_deref(),
                 dropout: masks.dropout,
-                sinks: sinks.as_deref(),
+                sinks: sinks_h.as_deref(),
             };
-            let mut output = output.values_mut()?;
-            let mut logsumexp = logsumexp.values_mut()?;
-            cpu::forward(geometry, sources.arrays(), hiding, &mut output, &mut logsumexp);
+            let mut output_blc = output_blc.values_mut()?;
+            let mut logsumexp_bhl = logsumexp_bhl.values_mut()?;
+            cpu::forward(geometry, sources.arrays(), hiding, &mut output_blc, &mut logsumexp_bhl);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, masks, &output, &logsumexp)?,
+        Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, masks, &output_blc, &logsumexp_bhl)?,
     }
-    Ok(Output { output, logsumexp })
+    Ok(Output { output: output_blc, logsumexp: logsumexp_bhl })
 }
 
-/// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
+/// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy_blc` and the operands and
 /// results of [`forward`], with the same settings and masks. Gradients of a shared key or value head are
 /// added over its query heads in a fixed order, so that bits repeat. With `measures`, a GPU also measures the
 /// largest magnitude of each gradient.
 pub fn backward(
-    dy: &Tensor,
+    dy_blc: &Tensor,
     qkv: &Qkv<Tensor>,
-    output: &Tensor,
-    logsumexp: &Tensor,
+    output_blc: &Tensor,
+    logsumexp_bhl: &Tensor,
     settings: impl Into<Settings>,
     masks: Masks<'_>,
     measures: bool,
@@ -113,13 +113,13 @@ pub fn backward(
     let heads = geometry.heads;
     masks.check(OPERATOR, geometry)?;
     let Geometry { batch, time, .. } = geometry;
-    for (name, tensor) in [("dy", dy), ("output", output)] {
+    for (name, tensor) in [("dy", dy_blc), ("output", output_blc)] {
         check::dtype(OPERATOR, name, tensor, dtype)?;
         check::shape(OPERATOR, name, tensor, [batch, time, heads.output_columns()])?;
     }
-    check::dtype(OPERATOR, "logsumexp", logsumexp, DType::F32)?;
-    check::shape(OPERATOR, "logsumexp", logsumexp, [batch, heads.query, time])?;
-    let device = dy.device();
+    check::dtype(OPERATOR, "logsumexp", logsumexp_bhl, DType::F32)?;
+    check::shape(OPERATOR, "logsumexp", logsumexp_bhl, [batch, heads.query, time])?;
+    let device = dy_blc.device();
     if device.is_cuda_like() {
         cuda::check(OPERATOR, dtype, heads)?;
     }
@@ -139,20 +139,28 @@ pub fn backward(
         Backend::Cpu => {
             let arrays = qkv.as_ref().map(Tensor::values).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
-            let dy = dy.values()?;
-            let output = output.values()?;
-            let logsumexp = logsumexp.values()?;
-            let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
+            let dy_blc = dy_blc.values()?;
+            let output_blc = output_blc.values()?;
+            let logsumexp_bhl = logsumexp_bhl.values()?;
+            let documents_bl = masks.documents.map(Tensor::read::<u32>).transpose()?;
             // The log-sum-exps include the sinks.
             let dropout = masks.dropout;
-            let hiding = hiding::Hiding { documents: documents.as_deref(), dropout, sinks: None };
+            let hiding = hiding::Hiding { documents: documents_bl.as_deref(), dropout, sinks: None };
             let qkv = sources.arrays();
-            let operands = cpu::Operands { dy: &dy, qkv, output: &output, logsumexp: &logsumexp, hiding };
+            let operands =
+                cpu::Operands { dy: &dy_blc, qkv, output: &output_blc, logsumexp: &logsumexp_bhl, hiding };
             let mut targets = gradients.as_ref().map(Tensor::values_mut).transpose()?;
             cpu::backward(geometry, operands, targets.as_mut().map(|target| &mut **target).into_vec());
         }
         Backend::Cuda => {
-            let operands = cuda::Operands { dy, qkv, output, logsumexp, masks, workspace: &workspace };
+            let operands = cuda::Operands {
+                dy: dy_blc,
+                qkv,
+                output: output_blc,
+                logsumexp: logsumexp_bhl,
+                masks,
+                workspace: &workspace,
+            };
             cuda::backward(OPERATOR, geometry, &operands, &gradients)?;
         }
     }

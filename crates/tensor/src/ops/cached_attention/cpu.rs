@@ -35,10 +35,10 @@ fn store_row(row: &[f32], heads: Heads, array: &mut [f32], slot: usize, capacity
     }
 }
 
-pub(super) fn store(qkv: &Tensor, heads: Heads, cache: &Cache, slot: usize) -> Result<()> {
-    let qkv = qkv.values()?;
+pub(super) fn store(qkv_blc: &Tensor, heads: Heads, cache: &Cache, slot: usize) -> Result<()> {
+    let qkv_blc = qkv_blc.values()?;
     let mut array = cache.array.values_mut()?;
-    for (position, row) in qkv.chunks_exact(heads.packed_columns()).enumerate() {
+    for (position, row) in qkv_blc.chunks_exact(heads.packed_columns()).enumerate() {
         store_row(row, heads, &mut array, slot, cache.capacity(), position);
     }
     Ok(())
@@ -46,35 +46,37 @@ pub(super) fn store(qkv: &Tensor, heads: Heads, cache: &Cache, slot: usize) -> R
 
 pub(super) fn forward(
     operator: &'static str,
-    qkv: &Tensor,
+    qkv_blc: &Tensor,
     settings: Settings,
     cache: &Cache,
-    Arrays { documents, angles, sinks }: Arrays<'_>,
-    output: &Tensor,
+    Arrays { documents: documents_bl, angles, sinks: sinks_h }: Arrays<'_>,
+    output_blc: &Tensor,
 ) -> Result<()> {
     let heads = settings.heads;
-    let dtype = qkv.dtype();
+    let dtype = qkv_blc.dtype();
     let slots = cache.slots();
     let capacity = cache.capacity();
-    let columns = qkv.shape().columns();
-    let qkv = qkv.values()?;
-    let documents = documents.read::<u32>()?;
-    let sinks = sinks.map(Tensor::values).transpose()?;
-    let sinks = sinks.as_deref();
+    let columns = qkv_blc.shape().columns();
+    let qkv_blc = qkv_blc.values()?;
+    let documents_bl = documents_bl.read::<u32>()?;
+    let sinks_h = sinks_h.map(Tensor::values).transpose()?;
+    let sinks_h = sinks_h.as_deref();
     let kept = cache.values();
     let positions: Vec<usize> =
-        documents.iter().take(slots).map(|first| 0_u32.wrapping_sub(*first) as usize).collect();
+        documents_bl.iter().take(slots).map(|first| 0_u32.wrapping_sub(*first) as usize).collect();
     if let Some(late) = positions.iter().find(|position| **position >= capacity) {
         return Err(TensorError::Index { operator, index: *late as u32, limit: capacity });
     }
     let turned = match angles {
-        Some(table) => Some(rotated(&qkv[..slots * columns], columns, heads, (table, &documents), dtype)?),
+        Some(table) => {
+            Some(rotated(&qkv_blc[..slots * columns], columns, heads, (table, &documents_bl), dtype)?)
+        }
         None => None,
     };
-    let qkv: &[f32] = turned.as_deref().unwrap_or(&qkv);
+    let qkv_blc: &[f32] = turned.as_deref().unwrap_or(&qkv_blc);
     {
         let mut array = cache.array.values_mut()?;
-        for (slot, (row, position)) in qkv.chunks_exact(columns).zip(&positions).enumerate() {
+        for (slot, (row, position)) in qkv_blc.chunks_exact(columns).zip(&positions).enumerate() {
             match kept {
                 CachedValues::Own => store_row(row, heads, &mut array, slot, capacity, *position),
                 CachedValues::LastOfKeys => {
@@ -86,10 +88,10 @@ pub(super) fn forward(
     }
     let array = cache.array.values()?;
     let array: &[f32] = &array;
-    for_pieces(&mut output.values_mut()?, heads.output_columns(), |row, out| {
+    for_pieces(&mut output_blc.values_mut()?, heads.output_columns(), |row, out| {
         out.fill(0.0);
         let Some(position) = positions.get(row) else { return };
-        let queries = qkv[row * columns..].chunks_exact(heads.width);
+        let queries = qkv_blc[row * columns..].chunks_exact(heads.width);
         let first = settings.window_start(*position);
         let mut weights = vec![0.0; position + 1 - first];
         for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.value_width)).enumerate() {
@@ -108,7 +110,7 @@ pub(super) fn forward(
             simd(
                 #[inline(always)]
                 || {
-                    let sink = sinks.map(|sinks| sinks[head]);
+                    let sink = sinks_h.map(|sinks| sinks[head]);
                     attend(query, seen, (settings, sink), &mut weights, out);
                 },
             );
@@ -122,11 +124,11 @@ fn rotated(
     rows: &[f32],
     columns: usize,
     heads: Heads,
-    (table, documents): (&Tensor, &[u32]),
+    (table_lk, documents_bl): (&Tensor, &[u32]),
     dtype: DType,
 ) -> Result<Vec<f32>> {
-    let (mut turned, table, width) = (rows.to_vec(), table.values()?, table.shape().columns());
-    let angles = Angles { table: &table, documents: Some(documents), time: 1, width };
+    let (mut turned, table_lk, width) = (rows.to_vec(), table_lk.values()?, table_lk.shape().columns());
+    let angles = Angles { table: &table_lk, documents: Some(documents_bl), time: 1, width };
     rotate(&mut turned, columns, [heads.query + heads.key_value, heads.width], angles, Rotation::Forward);
     dispatch!(dtype, T => turned.iter_mut().for_each(|x| *x = T::from_f32(*x).to_f32()), _ => {});
     Ok(turned)

@@ -9,11 +9,11 @@ use crate::ops::rows;
 pub const IGNORED: u32 = u32::MAX;
 
 /// Returns the sum over rows of −ln softmax[target].
-pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
+pub(super) fn losses(logits_tv: &[f32], targets_t: &[u32], vocab: usize) -> f64 {
     let rows = rows::per_task(vocab);
-    let partial = map(targets.len().div_ceil(rows), |index| {
-        let logits = rows::piece(logits, index, rows * vocab);
-        let targets = rows::piece(targets, index, rows);
+    let partial = map(targets_t.len().div_ceil(rows), |index| {
+        let logits = rows::piece(logits_tv, index, rows * vocab);
+        let targets = rows::piece(targets_t, index, rows);
         simd(
             #[inline(always)]
             || {
@@ -31,11 +31,16 @@ pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
     partial.iter().sum()
 }
 
-/// Returns [`losses`], and replaces every row of `logits` by weight · (softmax − one-hot).
-pub(super) fn losses_and_gradient(logits: &mut [f32], targets: &[u32], vocab: usize, weight: f32) -> f64 {
+/// Returns [`losses`], and replaces every row of `logits_tv` by weight · (softmax − one-hot).
+pub(super) fn losses_and_gradient(
+    logits_tv: &mut [f32],
+    targets_t: &[u32],
+    vocab: usize,
+    weight: f32,
+) -> f64 {
     let rows = rows::per_task(vocab);
-    let mut partial = vec![0.0f64; targets.len().div_ceil(rows)];
-    let pieces = logits.chunks_mut(rows * vocab).zip(targets.chunks(rows));
+    let mut partial = vec![0.0f64; targets_t.len().div_ceil(rows)];
+    let pieces = logits_tv.chunks_mut(rows * vocab).zip(targets_t.chunks(rows));
     let tasks = pieces.zip(partial.iter_mut()).collect();
     for_tasks(tasks, |((logits, targets), partial): ((&mut [f32], &[u32]), &mut f64)| {
         simd(

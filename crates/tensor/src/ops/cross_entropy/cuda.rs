@@ -39,17 +39,17 @@ pub(super) struct Slope<'a> {
 /// Computes loss = mean of −ln softmax\[target\]. With `gradient`, the gradient overwrites the scores.
 pub(super) fn forward(
     operator: &'static str,
-    scores: &Tensor,
-    targets: &Tensor,
+    scores_tv: &Tensor,
+    targets_t: &Tensor,
     gradient: Option<Slope<'_>>,
     mean: Mean<'_>,
     workspace: &Tensor,
     loss: &Tensor,
 ) -> Result<()> {
-    let device = scores.device();
-    let dtype = scores.dtype();
-    let rows = scores.shape().rows();
-    let vocab = scores.shape().columns();
+    let device = scores_tv.device();
+    let dtype = scores_tv.dtype();
+    let rows = scores_tv.shape().rows();
+    let vocab = scores_tv.shape().columns();
     let row_bytes = vocab * dtype.bytes();
     let is_old = device.description().compute_capability < (8, 0);
     let cached = row_bytes <= if is_old { CACHED_BYTES_BEFORE_SM_80 } else { CACHED_BYTES };
@@ -61,17 +61,17 @@ pub(super) fn forward(
         Some(count) => count,
         // The count of targets that are not ignored is stored where the loss will be.
         None => {
-            count_targets(operator, targets, loss)?;
+            count_targets(operator, targets_t, loss)?;
             loss
         }
     };
-    let launch = device.kernel(kernel).write(scores).read(targets);
+    let launch = device.kernel(kernel).write(scores_tv).read(targets_t);
     let launch = launch.read(counted).write(workspace).u32(gpu::word(operator, vocab)?);
     let launch = launch.f32(mean.scale).u32(u32::from(gradient.is_some()));
     let launch = launch.read(gradient.as_ref().and_then(|gradient| gradient.loss_scale));
     let launch = launch.shared(gpu::word(operator, shared)?);
     let passes = if gradient.is_some() { 2 } else { 1 };
-    let launch = launch.cost(passes * scores.bytes() as u64, 4 * scores.elements() as u64);
+    let launch = launch.cost(passes * scores_tv.bytes() as u64, 4 * scores_tv.elements() as u64);
     launch.launch([rows, 1, 1], threads)?;
     mean_loss(operator, workspace, counted, loss, mean.scale)
 }
@@ -83,24 +83,28 @@ pub(in crate::ops) fn threads(operator: &'static str, columns: usize, dtype: DTy
 }
 
 /// Writes the number of targets that are not ignored, in 32 bits, to `count`.
-pub(in crate::ops) fn count_targets(operator: &'static str, targets: &Tensor, count: &Tensor) -> Result<()> {
-    let rows = gpu::word(operator, targets.elements())?;
-    let launch = targets.device().kernel(Function::new(&FAMILY, "count_targets")).read(targets);
-    let launch = launch.write(count).u32(rows).cost(targets.bytes() as u64, u64::from(rows));
+pub(in crate::ops) fn count_targets(
+    operator: &'static str,
+    targets_t: &Tensor,
+    count: &Tensor,
+) -> Result<()> {
+    let rows = gpu::word(operator, targets_t.elements())?;
+    let launch = targets_t.device().kernel(Function::new(&FAMILY, "count_targets")).read(targets_t);
+    let launch = launch.write(count).u32(rows).cost(targets_t.bytes() as u64, u64::from(rows));
     Ok(launch.launch([1, 1, 1], MEAN_THREADS)?)
 }
 
 /// Computes loss = scale · the sum of the rows' losses / `counted`. `loss` may be the memory of `counted`.
 pub(in crate::ops) fn mean_loss(
     operator: &'static str,
-    losses: &Tensor,
+    losses_t: &Tensor,
     counted: &Tensor,
     loss: &Tensor,
     scale: f32,
 ) -> Result<()> {
-    let rows = gpu::word(operator, losses.elements())?;
-    let mean = losses.device().kernel(Function::new(&FAMILY, "mean_loss")).read(losses);
+    let rows = gpu::word(operator, losses_t.elements())?;
+    let mean = losses_t.device().kernel(Function::new(&FAMILY, "mean_loss")).read(losses_t);
     let mean =
-        mean.read(counted).write(loss).u32(rows).f32(scale).cost(losses.bytes() as u64, u64::from(rows));
+        mean.read(counted).write(loss).u32(rows).f32(scale).cost(losses_t.bytes() as u64, u64::from(rows));
     Ok(mean.launch([1, 1, 1], MEAN_THREADS)?)
 }

@@ -25,15 +25,15 @@ pub struct Output {
     pub gradient: Option<Tensor>,
 }
 
-/// Computes the loss of `logits [.., vocab]`, f32 or bf16, and `targets`, u32 of the shape without `vocab`.
-/// With `with_gradient`, the gradient overwrites `logits` if no other view of their storage exists, and else
-/// is a new tensor. Rows with target [`IGNORED`] have no loss and no gradient.
+/// Computes the loss of `logits_tv [.., vocab]`, f32 or bf16, and `targets_t`, u32 of the shape without
+/// `vocab`. With `with_gradient`, the gradient overwrites `logits_tv` if no other view of their storage
+/// exists, and else is a new tensor. Rows with target [`IGNORED`] have no loss and no gradient.
 ///
 /// # Errors
 /// Shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use
 /// of the device), out of memory.
-pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
-    forward_mean(logits, targets, Mean::of_rows(scale), with_gradient, None)
+pub fn forward(logits_tv: Tensor, targets_t: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
+    forward_mean(logits_tv, targets_t, Mean::of_rows(scale), with_gradient, None)
 }
 
 /// Computes [`forward`] with the mean `mean`. The gradient is multiplied by `loss_scale`, a scalar f32 on the
@@ -42,58 +42,58 @@ pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool
 /// # Errors
 /// As [`forward`]; a divisor that is not one u32.
 pub fn forward_mean(
-    logits: Tensor,
-    targets: &Tensor,
+    logits_tv: Tensor,
+    targets_t: &Tensor,
     mean: Mean<'_>,
     with_gradient: bool,
     loss_scale: Option<&Tensor>,
 ) -> Result<Output> {
     const OPERATOR: &str = "cross_entropy.forward";
-    check::computed(OPERATOR, &[("logits", &logits)])?;
-    check::dtype(OPERATOR, "targets", targets, DType::U32)?;
-    check::not_empty(OPERATOR, "logits", &logits)?;
+    check::computed(OPERATOR, &[("logits", &logits_tv)])?;
+    check::dtype(OPERATOR, "targets", targets_t, DType::U32)?;
+    check::not_empty(OPERATOR, "logits", &logits_tv)?;
     mean.check(OPERATOR)?;
     if let Some(factor) = loss_scale {
         check::f32s(OPERATOR, &[("loss_scale", factor)])?;
         check::elements(OPERATOR, "loss_scale", factor, 1)?;
     }
-    let rows = logits.shape().rows();
-    let vocab = logits.shape().columns();
-    if targets.elements() != rows {
-        return Err(check::wrong(OPERATOR, "targets", targets, format!("{rows} elements")));
+    let rows = logits_tv.shape().rows();
+    let vocab = logits_tv.shape().columns();
+    if targets_t.elements() != rows {
+        return Err(check::wrong(OPERATOR, "targets", targets_t, format!("{rows} elements")));
     }
-    let device = logits.device().clone();
+    let device = logits_tv.device().clone();
     let loss = Tensor::empty(&device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
     // The gradient overwrites the scores.
-    let scores = match with_gradient {
-        true => logits.into_unique(Request::new(Category::ActivationGradient, OPERATOR))?,
-        false => logits,
+    let scores_tv = match with_gradient {
+        true => logits_tv.into_unique(Request::new(Category::ActivationGradient, OPERATOR))?,
+        false => logits_tv,
     };
     // One f32 loss per row.
     let workspace = Tensor::workspace(&device, OPERATOR, 4 * rows)?;
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let targets = targets.read::<u32>()?;
-            let counted: Vec<u32> = targets.iter().copied().filter(|target| *target != IGNORED).collect();
+            let targets_t = targets_t.read::<u32>()?;
+            let counted: Vec<u32> = targets_t.iter().copied().filter(|target| *target != IGNORED).collect();
             check::indices(OPERATOR, &counted, vocab)?;
             let divisor = mean.divisor(counted.len())?;
             let total = match with_gradient {
-                false => cpu::losses(&scores.values()?, &targets, vocab),
+                false => cpu::losses(&scores_tv.values()?, &targets_t, vocab),
                 true => {
                     let mut weight = mean.scale / divisor as f32;
                     if let Some(factor) = loss_scale {
                         weight *= factor.values()?[0];
                     }
-                    cpu::losses_and_gradient(&mut scores.values_mut()?, &targets, vocab, weight)
+                    cpu::losses_and_gradient(&mut scores_tv.values_mut()?, &targets_t, vocab, weight)
                 }
             };
             loss.set(&[mean.of_total(total, divisor)])?;
         }
         Backend::Cuda => {
             let slope = with_gradient.then_some(cuda::Slope { loss_scale });
-            cuda::forward(OPERATOR, &scores, targets, slope, mean, &workspace, &loss)?;
+            cuda::forward(OPERATOR, &scores_tv, targets_t, slope, mean, &workspace, &loss)?;
         }
     }
-    Ok(Output { loss, gradient: with_gradient.then_some(scores) })
+    Ok(Output { loss, gradient: with_gradient.then_some(scores_tv) })
 }

@@ -33,45 +33,46 @@ pub(crate) static FAMILY: Family = family!(
 
 pub(super) fn forward(
     operator: &'static str,
-    tokens: &Tensor,
-    table: &Tensor,
-    positions: Option<&Tensor>,
-    out: &Tensor,
+    tokens_bl: &Tensor,
+    table_vd: &Tensor,
+    positions_ld: Option<&Tensor>,
+    out_bld: &Tensor,
     sizes: Sizes,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let rows = sizes.batch * sizes.time;
-    let aligned = gpu::aligned(&[table, out]) && positions.is_none_or(|positions| gpu::aligned(&[positions]));
-    let vector = sizes.width.is_multiple_of(gpu::lanes(table.dtype())) && aligned;
-    let kernel = Function::new(&FAMILY, "forward").with_dtype(table.dtype());
-    let launch = out.device().kernel(kernel).read(tokens).read(table).read(positions);
-    let launch = launch.write(out).u32(word(rows)?).u32(word(sizes.time)?);
+    let aligned =
+        gpu::aligned(&[table_vd, out_bld]) && positions_ld.is_none_or(|positions| gpu::aligned(&[positions]));
+    let vector = sizes.width.is_multiple_of(gpu::lanes(table_vd.dtype())) && aligned;
+    let kernel = Function::new(&FAMILY, "forward").with_dtype(table_vd.dtype());
+    let launch = out_bld.device().kernel(kernel).read(tokens_bl).read(table_vd).read(positions_ld);
+    let launch = launch.write(out_bld).u32(word(rows)?).u32(word(sizes.time)?);
     let launch = launch.u32(word(sizes.vocab)?).u32(word(sizes.width)?).u32(u32::from(vector));
-    let launch = launch.cost(2 * out.bytes() as u64, out.elements() as u64);
+    let launch = launch.cost(2 * out_bld.bytes() as u64, out_bld.elements() as u64);
     Ok(launch.launch([word(rows.div_ceil(ROWS_PER_BLOCK))?, 1, 1], gpu::THREADS)?)
 }
 
 pub(super) fn local_tokens(
     operator: &'static str,
-    tokens: &Tensor,
-    out: &Tensor,
+    tokens_bl: &Tensor,
+    out_bl: &Tensor,
     first: usize,
     rows: usize,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let launch = out.device().kernel(Function::new(&FAMILY, "local_tokens"));
-    let launch = launch.read(tokens).write(out).u32(word(tokens.elements())?);
-    let launch = launch.u32(word(first)?).u32(word(rows)?).cost(gpu::bytes(&[tokens, out]), 0);
-    let blocks = word(tokens.elements().div_ceil(gpu::THREADS as usize))?;
+    let launch = out_bl.device().kernel(Function::new(&FAMILY, "local_tokens"));
+    let launch = launch.read(tokens_bl).write(out_bl).u32(word(tokens_bl.elements())?);
+    let launch = launch.u32(word(first)?).u32(word(rows)?).cost(gpu::bytes(&[tokens_bl, out_bl]), 0);
+    let blocks = word(tokens_bl.elements().div_ceil(gpu::THREADS as usize))?;
     Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-pub(super) fn positions(operator: &'static str, documents: &Tensor, out: &Tensor) -> Result<()> {
-    let tokens = documents.elements();
-    let time = documents.shape().columns();
-    let launch = out.device().kernel(Function::new(&FAMILY, "positions")).read(documents).write(out);
+pub(super) fn positions(operator: &'static str, documents_bl: &Tensor, out_bl: &Tensor) -> Result<()> {
+    let tokens = documents_bl.elements();
+    let time = documents_bl.shape().columns();
+    let launch = out_bl.device().kernel(Function::new(&FAMILY, "positions")).read(documents_bl).write(out_bl);
     let launch = launch.u32(gpu::word(operator, tokens)?).u32(gpu::word(operator, time)?);
-    let launch = launch.cost(gpu::bytes(&[documents, out]), 0);
+    let launch = launch.cost(gpu::bytes(&[documents_bl, out_bl]), 0);
     let blocks = gpu::word(operator, tokens.div_ceil(gpu::THREADS as usize))?;
     Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
 }
@@ -101,36 +102,36 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Adds the gradients `dy` to the rows of their tokens in `table`, or overwrites the table.
+/// Adds the gradients `dy_bld` to the rows of their tokens in `table`, or overwrites the table.
 pub(super) fn table_gradient(
     operator: &'static str,
-    dy: &Tensor,
-    (tokens, padding): (&Tensor, Option<u32>),
+    dy_bld: &Tensor,
+    (tokens_bl, padding): (&Tensor, Option<u32>),
     workspace: &Tensor,
     table: &GradientTarget,
     sizes: Sizes,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let device = dy.device();
+    let device = dy_bld.device();
     let rows = sizes.batch * sizes.time;
     let lists = Lists::divide(workspace, rows, sizes.vocab);
-    list(operator, tokens, padding.unwrap_or(NO_PADDING), &lists, sizes)?;
+    list(operator, tokens_bl, padding.unwrap_or(NO_PADDING), &lists, sizes)?;
 
-    let lanes = gpu::lanes(dy.dtype());
-    let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, &table.tensor]);
+    let lanes = gpu::lanes(dy_bld.dtype());
+    let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy_bld, &table.tensor]);
     let pieces = sizes.width.div_ceil(WARP * if vector { lanes } else { 1 });
     let vocab = word(sizes.vocab)?;
     let width = word(sizes.width)?;
     let accumulate = u32::from(table.accumulate);
-    let kernel = Function::new(&FAMILY, "rare_rows").from_to(dy.dtype(), table.tensor.dtype());
-    let launch = device.kernel(kernel).read(dy).read(lists.starts).read(lists.lists);
+    let kernel = Function::new(&FAMILY, "rare_rows").from_to(dy_bld.dtype(), table.tensor.dtype());
+    let launch = device.kernel(kernel).read(dy_bld).read(lists.starts).read(lists.lists);
     let launch = launch.write(&table.tensor).u32(vocab).u32(width).u32(accumulate).u32(u32::from(vector));
-    let launch = launch.cost(gpu::bytes(&[dy, &table.tensor]), dy.elements() as u64);
+    let launch = launch.cost(gpu::bytes(&[dy_bld, &table.tensor]), dy_bld.elements() as u64);
     let blocks = word(sizes.vocab.div_ceil(ROWS_PER_BLOCK))?;
     launch.launch([blocks, word(pieces)?, 1], gpu::THREADS)?;
 
-    let kernel = Function::new(&FAMILY, "frequent_rows").from_to(dy.dtype(), table.tensor.dtype());
-    let launch = device.kernel(kernel).read(dy).read(lists.starts).read(lists.frequent);
+    let kernel = Function::new(&FAMILY, "frequent_rows").from_to(dy_bld.dtype(), table.tensor.dtype());
+    let launch = device.kernel(kernel).read(dy_bld).read(lists.starts).read(lists.frequent);
     let launch = launch.read(lists.lists).write(&table.tensor).u32(vocab).u32(width).u32(accumulate);
     let turns = word(workspace::most_frequent(rows).min(MOST_TURNS))?;
     // The number of frequent tokens is known only on the device: the launch before counts the bytes of both.
@@ -141,49 +142,50 @@ pub(super) fn table_gradient(
 /// Lists the positions of every token except `padding`.
 fn list(
     operator: &'static str,
-    tokens: &Tensor,
+    tokens_bl: &Tensor,
     padding: u32,
     lists: &Lists<'_>,
     sizes: Sizes,
 ) -> Result<()> {
-    let device = tokens.device();
+    let device = tokens_bl.device();
     let kernel = |name| device.kernel(Function::new(&FAMILY, name));
-    let rows = tokens.elements();
+    let rows = tokens_bl.elements();
     let vocab = gpu::word(operator, sizes.vocab)?;
     let count = gpu::word(operator, rows)?;
     let blocks = [count.div_ceil(gpu::THREADS), 1, 1];
-    let bytes = tokens.bytes() as u64;
+    let bytes = tokens_bl.bytes() as u64;
     device.zero(lists.counts)?;
-    let launch = kernel("count_tokens").read(tokens).write(lists.counts).u32(count).u32(vocab).u32(padding);
+    let launch =
+        kernel("count_tokens").read(tokens_bl).write(lists.counts).u32(count).u32(vocab).u32(padding);
     launch.cost(bytes, 0).launch(blocks, gpu::THREADS)?;
     let launch =
         kernel("start_lists").read(lists.counts).write(lists.starts).write(lists.frequent).u32(vocab);
     launch.cost(8 * u64::from(vocab), 0).launch([1, 1, 1], WIDE_THREADS)?;
-    let launch = kernel("list_rare").read(tokens).read(lists.starts).write(lists.counts);
+    let launch = kernel("list_rare").read(tokens_bl).read(lists.starts).write(lists.counts);
     let launch = launch.write(lists.lists).u32(count).u32(padding).cost(2 * bytes, 0);
     launch.launch(blocks, gpu::THREADS)?;
-    let launch = kernel("list_frequent").read(tokens).read(lists.starts).read(lists.frequent);
+    let launch = kernel("list_frequent").read(tokens_bl).read(lists.starts).read(lists.frequent);
     let launch = launch.write(lists.lists).u32(count).u32(vocab).cost(bytes, 0);
     let turns = gpu::word(operator, workspace::most_frequent(rows).min(WIDE_THREADS as usize))?;
     Ok(launch.launch([turns, 1, 1], WIDE_THREADS)?)
 }
 
-/// Adds the gradients `dy` to the rows of their positions in `positions`, or overwrites the table.
+/// Adds the gradients `dy_bld` to the rows of their positions in `positions`, or overwrites the table.
 pub(super) fn position_gradient(
     operator: &'static str,
-    dy: &Tensor,
+    dy_bld: &Tensor,
     positions: &GradientTarget,
     sizes: Sizes,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let target = &positions.tensor;
-    let lanes = gpu::lanes(dy.dtype());
-    let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, target]);
+    let lanes = gpu::lanes(dy_bld.dtype());
+    let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy_bld, target]);
     let threads = target.elements() / if vector { lanes } else { 1 };
-    let kernel = Function::new(&FAMILY, "position_rows").from_to(dy.dtype(), target.dtype());
-    let launch = dy.device().kernel(kernel).read(dy).write(target);
+    let kernel = Function::new(&FAMILY, "position_rows").from_to(dy_bld.dtype(), target.dtype());
+    let launch = dy_bld.device().kernel(kernel).read(dy_bld).write(target);
     let launch = launch.u32(word(sizes.batch)?).u32(word(sizes.time)?).u32(word(target.shape().rows())?);
     let launch = launch.u32(word(sizes.width)?).u32(u32::from(positions.accumulate)).u32(u32::from(vector));
-    let launch = launch.cost(gpu::bytes(&[dy, target]), dy.elements() as u64);
+    let launch = launch.cost(gpu::bytes(&[dy_bld, target]), dy_bld.elements() as u64);
     Ok(launch.launch([word(threads)?.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }

@@ -44,66 +44,75 @@ fn row_tiles(operator: &'static str, routes: &Routes) -> Result<u32> {
 /// Computes y = x · Wᵀ + b of each group.
 pub(super) fn forward(
     operator: &'static str,
-    (x, weight, bias): (&Tensor, &Tensor, Option<&Tensor>),
+    (x_si, weight_eoi, bias_eo): (&Tensor, &Tensor, Option<&Tensor>),
     routes: &Routes,
-    y: &Tensor,
+    y_so: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let [experts, outputs] = [word(routes.experts())?, word(y.shape().columns())?];
-    if y.elements() == 0 {
+    let [experts, outputs] = [word(routes.experts())?, word(y_so.shape().columns())?];
+    if y_so.elements() == 0 {
         return Ok(());
     }
-    let sizes = [y.shape().columns(), x.shape().columns()];
-    if let Some(matmul) = Matmul::new(operator, [x, weight, y], routes, sizes)? {
-        return matmul.forward(bias);
+    let sizes = [y_so.shape().columns(), x_si.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [x_si, weight_eoi, y_so], routes, sizes)? {
+        return matmul.forward(bias_eo);
     }
-    let kernel = linear(["forward", "forward_wide"], x.dtype(), y.dtype());
-    let launch = x.device().kernel(kernel).read(x).read(weight).read(bias).read(&routes.offsets).write(y);
-    let launch = launch.u32(experts).u32(outputs).u32(word(x.shape().columns())?);
+    let kernel = linear(["forward", "forward_wide"], x_si.dtype(), y_so.dtype());
+    let launch = x_si
+        .device()
+        .kernel(kernel)
+        .read(x_si)
+        .read(weight_eoi)
+        .read(bias_eo)
+        .read(&routes.offsets)
+        .write(y_so);
+    let launch = launch.u32(experts).u32(outputs).u32(word(x_si.shape().columns())?);
     let grid = [outputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
-    Ok(launch.cost(gpu::bytes(&[x, weight, y]), 0).launch(grid, gpu::THREADS)?)
+    Ok(launch.cost(gpu::bytes(&[x_si, weight_eoi, y_so]), 0).launch(grid, gpu::THREADS)?)
 }
 
 /// Computes dx = dy · W of each group.
 pub(super) fn backward_input(
     operator: &'static str,
-    (dy, weight): (&Tensor, &Tensor),
+    (dy_so, weight_eoi): (&Tensor, &Tensor),
     routes: &Routes,
-    dx: &Tensor,
+    dx_si: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let [experts, inputs] = [word(routes.experts())?, word(dx.shape().columns())?];
-    if dx.elements() == 0 {
+    let [experts, inputs] = [word(routes.experts())?, word(dx_si.shape().columns())?];
+    if dx_si.elements() == 0 {
         return Ok(());
     }
-    let sizes = [dy.shape().columns(), dx.shape().columns()];
-    if let Some(matmul) = Matmul::new(operator, [dy, weight, dx], routes, sizes)? {
+    let sizes = [dy_so.shape().columns(), dx_si.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [dy_so, weight_eoi, dx_si], routes, sizes)? {
         return matmul.backward_input();
     }
-    let kernel = linear(["backward_input", "backward_input_wide"], dy.dtype(), dx.dtype());
-    let launch = dy.device().kernel(kernel).read(dy).read(weight).read(&routes.offsets).write(dx);
-    let launch = launch.u32(experts).u32(word(dy.shape().columns())?).u32(inputs);
+    let kernel = linear(["backward_input", "backward_input_wide"], dy_so.dtype(), dx_si.dtype());
+    let launch =
+        dy_so.device().kernel(kernel).read(dy_so).read(weight_eoi).read(&routes.offsets).write(dx_si);
+    let launch = launch.u32(experts).u32(word(dy_so.shape().columns())?).u32(inputs);
     let grid = [inputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
-    Ok(launch.cost(gpu::bytes(&[dy, weight, dx]), 0).launch(grid, gpu::THREADS)?)
+    Ok(launch.cost(gpu::bytes(&[dy_so, weight_eoi, dx_si]), 0).launch(grid, gpu::THREADS)?)
 }
 
 /// Computes weight (+)= dyᵀ · x of each group.
 pub(super) fn backward_weight(
     operator: &'static str,
-    (dy, x): (&Tensor, &Tensor),
+    (dy_so, x_si): (&Tensor, &Tensor),
     routes: &Routes,
     weight: &GradientTarget,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let sizes = [dy.shape().columns(), x.shape().columns()];
-    if let Some(matmul) = Matmul::new(operator, [dy, x, &weight.tensor], routes, sizes)? {
+    let sizes = [dy_so.shape().columns(), x_si.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [dy_so, x_si, &weight.tensor], routes, sizes)? {
         return matmul.backward_weight(weight.accumulate);
     }
     let [outputs, inputs] = [word(sizes[0])?, word(sizes[1])?];
     let names = ["backward_weight", "backward_weight_wide"];
-    let launch = dy.device().kernel(linear(names, dy.dtype(), weight.tensor.dtype()));
-    let launch = launch.read(dy).read(x).read(&routes.offsets).write(&weight.tensor).u32(outputs).u32(inputs);
-    let launch = launch.u32(u32::from(weight.accumulate)).cost(gpu::bytes(&[dy, x, &weight.tensor]), 0);
+    let launch = dy_so.device().kernel(linear(names, dy_so.dtype(), weight.tensor.dtype()));
+    let launch =
+        launch.read(dy_so).read(x_si).read(&routes.offsets).write(&weight.tensor).u32(outputs).u32(inputs);
+    let launch = launch.u32(u32::from(weight.accumulate)).cost(gpu::bytes(&[dy_so, x_si, &weight.tensor]), 0);
     let grid = [inputs.div_ceil(TILE), outputs.div_ceil(TILE), word(routes.experts())?];
     Ok(launch.launch(grid, gpu::THREADS)?)
 }
@@ -111,115 +120,121 @@ pub(super) fn backward_weight(
 /// Computes bias (+)= Σ of dy over the rows of each group, weighted if `is_weighted`.
 pub(super) fn backward_bias(
     operator: &'static str,
-    dy: &Tensor,
+    dy_so: &Tensor,
     (routes, is_weighted): (&Routes, bool),
     bias: &GradientTarget,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let outputs = word(dy.shape().columns())?;
-    let kernel = linear(["backward_bias", "backward_bias_wide"], dy.dtype(), bias.tensor.dtype());
-    let launch = dy.device().kernel(kernel).read(dy);
+    let outputs = word(dy_so.shape().columns())?;
+    let kernel = linear(["backward_bias", "backward_bias_wide"], dy_so.dtype(), bias.tensor.dtype());
+    let launch = dy_so.device().kernel(kernel).read(dy_so);
     let launch = launch.read(is_weighted.then_some(&routes.weights)).read(&routes.sources);
     let launch = launch.read(&routes.offsets).write(&bias.tensor).u32(outputs);
-    let launch = launch.u32(u32::from(bias.accumulate)).cost(dy.bytes() as u64, dy.elements() as u64);
+    let launch = launch.u32(u32::from(bias.accumulate)).cost(dy_so.bytes() as u64, dy_so.elements() as u64);
     let grid = [outputs.div_ceil(gpu::THREADS), word(routes.experts())?, 1];
     Ok(launch.launch(grid, gpu::THREADS)?)
 }
 
-/// Copies the rows of `x` to `gathered`, in the order of experts.
-pub(super) fn gather(operator: &'static str, x: &Tensor, routes: &Routes, gathered: &Tensor) -> Result<()> {
+/// Copies the rows of `x_td` to `gathered_sd`, in the order of experts.
+pub(super) fn gather(
+    operator: &'static str,
+    x_td: &Tensor,
+    routes: &Routes,
+    gathered_sd: &Tensor,
+) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let slots = word(routes.slots())?;
-    let columns = x.shape().columns();
-    if gathered.elements() == 0 {
+    let columns = x_td.shape().columns();
+    if gathered_sd.elements() == 0 {
         return Ok(());
     }
-    let launch = x.device().kernel(Function::new(&FAMILY, "gather").with_dtype(x.dtype()));
-    let launch = launch.read(x).read(&routes.sources).write(gathered);
+    let launch = x_td.device().kernel(Function::new(&FAMILY, "gather").with_dtype(x_td.dtype()));
+    let launch = launch.read(x_td).read(&routes.sources).write(gathered_sd);
     let launch = launch.u32(slots).u32(word(columns)?).u32(word(routes.per_token())?);
-    let launch = launch.u32(vector(columns, &[x, gathered])).cost(2 * gathered.bytes() as u64, 0);
+    let launch = launch.u32(vector(columns, &[x_td, gathered_sd])).cost(2 * gathered_sd.bytes() as u64, 0);
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
-/// Computes out = the sum over each token's choices of `y`, plus weighted biases.
+/// Computes out = the sum over each token's choices of `y_sd`, plus weighted biases.
 pub(super) fn sum(
     operator: &'static str,
-    (y, bias): (&Tensor, Option<&Tensor>),
+    (y_sd, bias_ed): (&Tensor, Option<&Tensor>),
     routes: &Routes,
-    out: &Tensor,
+    out_td: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let rows = word(routes.rows())?;
-    let columns = y.shape().columns();
-    if out.elements() == 0 {
+    let columns = y_sd.shape().columns();
+    if out_td.elements() == 0 {
         return Ok(());
     }
     // With a bias of a half type, f32 rows have kernels of their own.
-    let (name, dtype) = match bias.map(Tensor::dtype).filter(|dtype| *dtype != y.dtype()) {
+    let (name, dtype) = match bias_ed.map(Tensor::dtype).filter(|dtype| *dtype != y_sd.dtype()) {
         Some(half) => ("combine_wide", half),
-        None => ("combine", y.dtype()),
+        None => ("combine", y_sd.dtype()),
     };
-    let launch = y.device().kernel(Function::new(&FAMILY, name).with_dtype(dtype));
-    let launch = launch.read(y).read(bias).read(&routes.slots);
-    let launch = launch.read(&routes.choices).read(&routes.weights).write(out);
+    let launch = y_sd.device().kernel(Function::new(&FAMILY, name).with_dtype(dtype));
+    let launch = launch.read(y_sd).read(bias_ed).read(&routes.slots);
+    let launch = launch.read(&routes.choices).read(&routes.weights).write(out_td);
     let launch = launch.u32(rows).u32(word(columns)?).u32(word(routes.per_token())?);
-    let aligned = bias.is_none_or(|bias| gpu::aligned(&[bias]));
-    let launch = launch.u32(if aligned { vector(columns, &[y, out]) } else { 0 });
-    let launch = launch.cost(gpu::bytes(&[y, out]), y.elements() as u64);
+    let aligned = bias_ed.is_none_or(|bias| gpu::aligned(&[bias]));
+    let launch = launch.u32(if aligned { vector(columns, &[y_sd, out_td]) } else { 0 });
+    let launch = launch.cost(gpu::bytes(&[y_sd, out_td]), y_sd.elements() as u64);
     Ok(launch.launch([rows.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
 /// Multiplies each row of experts by the weight of its choice.
-pub(super) fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()> {
+pub(super) fn weigh(operator: &'static str, hidden_sf: &Tensor, routes: &Routes) -> Result<()> {
     let slots = gpu::word(operator, routes.slots())?;
-    let columns = hidden.shape().columns();
-    if hidden.elements() == 0 {
+    let columns = hidden_sf.shape().columns();
+    if hidden_sf.elements() == 0 {
         return Ok(());
     }
-    let launch = hidden.device().kernel(Function::new(&FAMILY, "weigh").with_dtype(hidden.dtype()));
-    let launch = launch.write(hidden).read(&routes.weights).read(&routes.sources);
-    let launch = launch.u32(slots).u32(gpu::word(operator, columns)?).u32(vector(columns, &[hidden]));
-    let launch = launch.cost(2 * hidden.bytes() as u64, hidden.elements() as u64);
+    let launch = hidden_sf.device().kernel(Function::new(&FAMILY, "weigh").with_dtype(hidden_sf.dtype()));
+    let launch = launch.write(hidden_sf).read(&routes.weights).read(&routes.sources);
+    let launch = launch.u32(slots).u32(gpu::word(operator, columns)?).u32(vector(columns, &[hidden_sf]));
+    let launch = launch.cost(2 * hidden_sf.bytes() as u64, hidden_sf.elements() as u64);
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
-/// Computes `products`: for each row, the sum over columns of the gate of `pair` times `hidden`.
+/// Computes `products_s`: for each row, the sum over columns of the gate of `pair_s2f` times `hidden_sf`.
 pub(super) fn gate_dot(
     operator: &'static str,
-    (pair, hidden): (&Tensor, &Tensor),
+    (pair_s2f, hidden_sf): (&Tensor, &Tensor),
     gate: Gate,
-    products: &Tensor,
+    products_s: &Tensor,
 ) -> Result<()> {
-    let [slots, columns] = [products.elements(), hidden.shape().columns()];
+    let [slots, columns] = [products_s.elements(), hidden_sf.shape().columns()];
     let [slots, columns] = [gpu::word(operator, slots)?, gpu::word(operator, columns)?];
     if slots == 0 {
         return Ok(());
     }
-    let launch = pair.device().kernel(Function::new(&FAMILY, gate.dot_kernel()).with_dtype(pair.dtype()));
-    let launch = launch.read(pair).read(hidden).write(products);
+    let launch =
+        pair_s2f.device().kernel(Function::new(&FAMILY, gate.dot_kernel()).with_dtype(pair_s2f.dtype()));
+    let launch = launch.read(pair_s2f).read(hidden_sf).write(products_s);
     let launch = gate.add_to(launch.u32(slots).u32(columns));
-    let launch = launch.cost(gpu::bytes(&[pair, hidden]), 4 * hidden.elements() as u64);
+    let launch = launch.cost(gpu::bytes(&[pair_s2f, hidden_sf]), 4 * hidden_sf.elements() as u64);
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
 /// Computes the gradients of the choices' weights, from the gradients of rows and the experts' biases.
 pub(super) fn weight_gradients(
     operator: &'static str,
-    of_slots: &Tensor,
+    of_slots_s: &Tensor,
     biases: Option<(&Tensor, &Tensor)>,
     routes: &Routes,
-    gradients: &Tensor,
+    gradients_tp: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let total = word(gradients.elements())?;
+    let total = word(gradients_tp.elements())?;
     if total == 0 {
         return Ok(());
     }
     let (dtype, columns) = biases.map_or((DType::F32, 0), |(dy, _)| (dy.dtype(), dy.shape().columns()));
-    let launch = of_slots.device().kernel(Function::new(&FAMILY, "weight_gradients").with_dtype(dtype));
-    let launch = launch.read(of_slots).read(biases.map(|(dy, _)| dy));
+    let launch = of_slots_s.device().kernel(Function::new(&FAMILY, "weight_gradients").with_dtype(dtype));
+    let launch = launch.read(of_slots_s).read(biases.map(|(dy, _)| dy));
     let launch = launch.read(biases.map(|(_, bias)| bias)).read(&routes.slots);
-    let launch = launch.read(&routes.choices).write(gradients);
+    let launch = launch.read(&routes.choices).write(gradients_tp);
     let launch = launch.u32(total).u32(word(columns)?).u32(word(routes.per_token())?);
     Ok(launch.launch([total.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
@@ -270,33 +285,33 @@ pub(super) fn collect(
     Ok(launch.launch(element_blocks(operator, target.elements())?, gpu::THREADS)?)
 }
 
-/// Adds `bias` to each row of `logits`.
-pub(in crate::ops) fn add_bias(operator: &'static str, logits: &Tensor, bias: &Tensor) -> Result<()> {
-    if logits.elements() == 0 {
+/// Adds `bias_e` to each row of `logits_te`.
+pub(in crate::ops) fn add_bias(operator: &'static str, logits_te: &Tensor, bias_e: &Tensor) -> Result<()> {
+    if logits_te.elements() == 0 {
         return Ok(());
     }
-    let launch = logits.device().kernel(Function::new(&FAMILY, "add_bias"));
-    let launch = launch.write(logits).read(bias).u64(logits.elements() as u64);
-    let launch = launch.u32(gpu::word(operator, bias.elements())?);
-    Ok(launch.launch(element_blocks(operator, logits.elements())?, gpu::THREADS)?)
+    let launch = logits_te.device().kernel(Function::new(&FAMILY, "add_bias"));
+    let launch = launch.write(logits_te).read(bias_e).u64(logits_te.elements() as u64);
+    let launch = launch.u32(gpu::word(operator, bias_e.elements())?);
+    Ok(launch.launch(element_blocks(operator, logits_te.elements())?, gpu::THREADS)?)
 }
 
 /// Computes the input gradient dx = dy · W of a router, with dy in f32.
 pub(in crate::ops) fn router_input(
     operator: &'static str,
-    dy: &Tensor,
-    weight: &Tensor,
-    dx: &Tensor,
+    dy_te: &Tensor,
+    weight_ed: &Tensor,
+    dx_td: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let [rows, experts, inputs] =
-        [word(dy.shape().rows())?, word(dy.shape().columns())?, word(weight.shape().columns())?];
-    if dx.elements() == 0 {
+        [word(dy_te.shape().rows())?, word(dy_te.shape().columns())?, word(weight_ed.shape().columns())?];
+    if dx_td.elements() == 0 {
         return Ok(());
     }
-    let kernel = linear(["router_input", "router_input_wide"], weight.dtype(), dx.dtype());
-    let launch = dy.device().kernel(kernel).read(dy).read(weight).write(dx);
-    let launch = launch.u32(rows).u32(experts).u32(inputs).cost(gpu::bytes(&[dy, weight, dx]), 0);
+    let kernel = linear(["router_input", "router_input_wide"], weight_ed.dtype(), dx_td.dtype());
+    let launch = dy_te.device().kernel(kernel).read(dy_te).read(weight_ed).write(dx_td);
+    let launch = launch.u32(rows).u32(experts).u32(inputs).cost(gpu::bytes(&[dy_te, weight_ed, dx_td]), 0);
     Ok(launch.launch([inputs.div_ceil(TILE), rows.div_ceil(TILE), 1], gpu::THREADS)?)
 }
 
@@ -318,36 +333,42 @@ pub(in crate::ops) fn router_workspace_bytes(rows: usize, elements: usize) -> us
 /// Computes the gradient weight (+)= dyᵀ · x of a router, with dy in f32.
 pub(in crate::ops) fn router_weight(
     operator: &'static str,
-    (dy, x): (&Tensor, &Tensor),
+    (dy_te, x_td): (&Tensor, &Tensor),
     parts: &Tensor,
     weight: &GradientTarget,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let device = dy.device();
-    let all_rows = dy.shape().rows();
+    let device = dy_te.device();
+    let all_rows = dy_te.shape().rows();
     let each = router_rows(all_rows);
-    let [rows, experts, inputs] = [word(all_rows)?, word(dy.shape().columns())?, word(x.shape().columns())?];
+    let [rows, experts, inputs] =
+        [word(all_rows)?, word(dy_te.shape().columns())?, word(x_td.shape().columns())?];
     let count = word(all_rows.div_ceil(each))?;
-    let launch = device.kernel(Function::new(&FAMILY_LINEAR, "router_weight").with_dtype(x.dtype()));
-    let launch = launch.read(dy).read(x).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
+    let launch = device.kernel(Function::new(&FAMILY_LINEAR, "router_weight").with_dtype(x_td.dtype()));
+    let launch =
+        launch.read(dy_te).read(x_td).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
     let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
-    launch.cost(gpu::bytes(&[dy, x]), 0).launch(grid, gpu::THREADS)?;
+    launch.cost(gpu::bytes(&[dy_te, x_td]), 0).launch(grid, gpu::THREADS)?;
     let target = &weight.tensor;
     let elements = word(weight.tensor.elements())?;
-    let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x.dtype(), target.dtype()));
+    let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x_td.dtype(), target.dtype()));
     let launch = launch.read(parts).write(target).u32(count).u32(elements);
     let launch = launch.u32(u32::from(weight.accumulate)).cost(parts.bytes() as u64, 0);
     Ok(launch.launch([elements.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 
 /// Computes the gradient bias (+)= Σ of dy over rows of a router, with dy in f32.
-pub(in crate::ops) fn router_bias(operator: &'static str, dy: &Tensor, bias: &GradientTarget) -> Result<()> {
-    let [rows, experts] = [dy.shape().rows(), dy.shape().columns()];
+pub(in crate::ops) fn router_bias(
+    operator: &'static str,
+    dy_te: &Tensor,
+    bias: &GradientTarget,
+) -> Result<()> {
+    let [rows, experts] = [dy_te.shape().rows(), dy_te.shape().columns()];
     let [rows, experts] = [gpu::word(operator, rows)?, gpu::word(operator, experts)?];
     let names = ["router_bias"; 2];
     let dtype = bias.tensor.dtype();
-    let launch = dy.device().kernel(linear(names, dtype, dtype)).read(dy);
+    let launch = dy_te.device().kernel(linear(names, dtype, dtype)).read(dy_te);
     let launch = launch.write(&bias.tensor).u32(rows).u32(experts);
-    let launch = launch.u32(u32::from(bias.accumulate)).cost(dy.bytes() as u64, dy.elements() as u64);
+    let launch = launch.u32(u32::from(bias.accumulate)).cost(dy_te.bytes() as u64, dy_te.elements() as u64);
     Ok(launch.launch([experts.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }

@@ -9,46 +9,47 @@ use crate::ops::routing::{NONE, Routes};
 use crate::ops::{check, math};
 use crate::{Result, Tensor};
 
-/// Computes weight · gate of `pair [slots, 2 · width]` as `[slots, width]`, where the weight is the row's
+/// Computes weight · gate of `pair_s2f [slots, 2 · width]` as `[slots, width]`, where the weight is the row's
 /// routing weight.
 ///
 /// # Errors
 /// Another type, an odd number of columns, out of memory.
-pub fn forward(pair: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
+pub fn forward(pair_s2f: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_forward";
-    let hidden = gate::forward(pair, gate)?;
-    weigh(OPERATOR, &hidden, routes)?;
-    Ok(hidden)
+    let hidden_sf = gate::forward(pair_s2f, gate)?;
+    weigh(OPERATOR, &hidden_sf, routes)?;
+    Ok(hidden_sf)
 }
 
-/// Replaces `pair` by its gradient, and `hidden`, the output's gradient, by the recomputed output, which the
-/// next layer's weight gradient reads. Returns the gradients of the rows' routing weights, `[slots]` f32.
-pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
+/// Replaces `pair_s2f` by its gradient, and `hidden_sf`, the output's gradient, by the recomputed output,
+/// which the next layer's weight gradient reads. Returns the gradients of the rows' routing weights,
+/// `[slots]` f32.
+pub fn backward(pair_s2f: &Tensor, hidden_sf: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_backward";
-    check::computed(OPERATOR, &[("pair", pair), ("hidden", hidden)])?;
-    check::shape(OPERATOR, "pair", pair, [routes.slots(), 2 * hidden.shape().columns()])?;
+    check::computed(OPERATOR, &[("pair", pair_s2f), ("hidden", hidden_sf)])?;
+    check::shape(OPERATOR, "pair", pair_s2f, [routes.slots(), 2 * hidden_sf.shape().columns()])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let gradients = Tensor::empty(pair.device(), [routes.slots()], DType::F32, request)?;
-    if pair.device().backend() == Backend::Cpu {
+    let gradients = Tensor::empty(pair_s2f.device(), [routes.slots()], DType::F32, request)?;
+    if pair_s2f.device().backend() == Backend::Cpu {
         // Of the output without its weight.
-        let output_gradient: Vec<f32> = hidden.values()?.to_vec();
-        weigh(OPERATOR, hidden, routes)?;
-        gate::backward(pair, hidden, gate)?;
-        let columns = hidden.shape().columns();
-        let output = hidden.values()?;
+        let output_gradient: Vec<f32> = hidden_sf.values()?.to_vec();
+        weigh(OPERATOR, hidden_sf, routes)?;
+        gate::backward(pair_s2f, hidden_sf, gate)?;
+        let columns = hidden_sf.shape().columns();
+        let output = hidden_sf.values()?;
         let rows = output.chunks_exact(columns).zip(output_gradient.chunks_exact(columns));
         for (gradient, (output, hidden)) in gradients.write::<f32>()?.iter_mut().zip(rows) {
             *gradient = math::sum2(output, hidden, |output, hidden| output * hidden);
         }
         drop(output);
-        weigh(OPERATOR, hidden, routes)?;
+        weigh(OPERATOR, hidden_sf, routes)?;
         return Ok(gradients);
     }
-    if pair.device().backend() == Backend::Cuda {
-        cuda::gate_dot(OPERATOR, (pair, hidden), gate, &gradients)?;
-        weigh(OPERATOR, hidden, routes)?;
-        gate::backward(pair, hidden, gate)?;
-        weigh(OPERATOR, hidden, routes)?;
+    if pair_s2f.device().backend() == Backend::Cuda {
+        cuda::gate_dot(OPERATOR, (pair_s2f, hidden_sf), gate, &gradients)?;
+        weigh(OPERATOR, hidden_sf, routes)?;
+        gate::backward(pair_s2f, hidden_sf, gate)?;
+        weigh(OPERATOR, hidden_sf, routes)?;
     }
     Ok(gradients)
 }

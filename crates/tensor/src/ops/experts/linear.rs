@@ -8,100 +8,107 @@ use crate::ops::{GradientTarget, check, linear};
 use crate::{Result, Tensor};
 
 /// Computes x · Wᵀ + b of each group as `[slots, out]` in `dtype`, which is the operands' type or f32. The
-/// operands `x [slots, in]`, `weight [experts · out, in]` and `bias [experts · out]` have one type.
+/// operands `x_si [slots, in]`, `weight_eoi [experts · out, in]` and `bias_eo [experts · out]` have one type.
 pub fn forward(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
+    x_si: &Tensor,
+    weight_eoi: &Tensor,
+    bias_eo: Option<&Tensor>,
     routes: &Routes,
     dtype: DType,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "experts.forward";
-    let output = forward_again(x, weight, routes, dtype)?;
+    let output_so = forward_again(x_si, weight_eoi, routes, dtype)?;
     let experts = routes.experts();
-    let outputs = output.shape().columns();
-    let inputs = x.shape().columns();
-    if let Some(bias) = bias {
-        check::computed(OPERATOR, &[("x", x), ("bias", bias)])?;
-        check::shape(OPERATOR, "bias", bias, [experts * outputs])?;
+    let outputs = output_so.shape().columns();
+    let inputs = x_si.shape().columns();
+    if let Some(bias_eo) = bias_eo {
+        check::computed(OPERATOR, &[("x", x_si), ("bias", bias_eo)])?;
+        check::shape(OPERATOR, "bias", bias_eo, [experts * outputs])?;
     }
-    count(x, weight, routes);
-    match x.device().backend() {
+    count(x_si, weight_eoi, routes);
+    match x_si.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let x = x.values()?;
-            let weight = weight.values()?;
-            let bias = bias.map(Tensor::values).transpose()?;
-            let mut output = output.values_mut()?;
+            let x_si = x_si.values()?;
+            let weight_eoi = weight_eoi.values()?;
+            let bias_eo = bias_eo.map(Tensor::values).transpose()?;
+            let mut output_so = output_so.values_mut()?;
             for_groups(routes, |expert, rows| {
-                let group = &mut output[rows.start * outputs..rows.end * outputs];
-                let matrix = MatrixRef::new(&weight[expert * outputs * inputs..], outputs, inputs, inputs);
-                let x = MatrixRef::new(&x[rows.start * inputs..], rows.len(), inputs, inputs);
+                let group = &mut output_so[rows.start * outputs..rows.end * outputs];
+                let matrix =
+                    MatrixRef::new(&weight_eoi[expert * outputs * inputs..], outputs, inputs, inputs);
+                let x = MatrixRef::new(&x_si[rows.start * inputs..], rows.len(), inputs, inputs);
                 gemm(x, matrix.transposed(), group, outputs, 1.0, false);
-                if let Some(bias) = &bias {
+                if let Some(bias) = &bias_eo {
                     let bias = &bias[expert * outputs..][..outputs];
                     let add = |row: &mut [f32]| row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
                     group.chunks_mut(outputs).for_each(add);
                 }
             })?;
         }
-        Backend::Cuda => cuda::forward(OPERATOR, (x, weight, bias), routes, &output)?,
+        Backend::Cuda => cuda::forward(OPERATOR, (x_si, weight_eoi, bias_eo), routes, &output_so)?,
     }
-    Ok(output)
+    Ok(output_so)
 }
 
 /// Allocates the output of [`forward`] without computing it, for recomputation, where nothing reads it.
-pub fn forward_again(x: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
+pub fn forward_again(x_si: &Tensor, weight_eoi: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.forward";
-    check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
-    let (outputs, inputs) = expert_matrix(OPERATOR, weight, routes)?;
-    check::shape(OPERATOR, "x", x, [routes.slots(), inputs])?;
+    check::computed(OPERATOR, &[("x", x_si), ("weight", weight_eoi)])?;
+    let (outputs, inputs) = expert_matrix(OPERATOR, weight_eoi, routes)?;
+    check::shape(OPERATOR, "x", x_si, [routes.slots(), inputs])?;
     let request = Request::new(Category::Activation, OPERATOR);
-    Tensor::empty(x.device(), [routes.slots(), outputs], dtype, request)
+    Tensor::empty(x_si.device(), [routes.slots(), outputs], dtype, request)
 }
 
-/// Computes dy · weight of each group as `[slots, in]` in `dtype`, which is the type of `dy [slots, out]` or
-/// f32.
-pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
+/// Computes dy · weight of each group as `[slots, in]` in `dtype`, which is the type of `dy_so [slots, out]`
+/// or f32.
+pub fn backward_input(dy_so: &Tensor, weight_eoi: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.backward_input";
-    check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
-    let (outputs, inputs) = expert_matrix(OPERATOR, weight, routes)?;
-    check::shape(OPERATOR, "dy", dy, [routes.slots(), outputs])?;
+    check::computed(OPERATOR, &[("dy", dy_so), ("weight", weight_eoi)])?;
+    let (outputs, inputs) = expert_matrix(OPERATOR, weight_eoi, routes)?;
+    check::shape(OPERATOR, "dy", dy_so, [routes.slots(), outputs])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(dy.device(), [routes.slots(), inputs], dtype, request)?;
-    count(dy, weight, routes);
-    match dy.device().backend() {
+    let dx_si = Tensor::empty(dy_so.device(), [routes.slots(), inputs], dtype, request)?;
+    count(dy_so, weight_eoi, routes);
+    match dy_so.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let dy = dy.values()?;
-            let weight = weight.values()?;
-            let mut dx = dx.values_mut()?;
+            let dy_so = dy_so.values()?;
+            let weight_eoi = weight_eoi.values()?;
+            let mut dx_si = dx_si.values_mut()?;
             for_groups(routes, |expert, rows| {
-                let matrix = MatrixRef::new(&weight[expert * outputs * inputs..], outputs, inputs, inputs);
-                let dy = MatrixRef::new(&dy[rows.start * outputs..], rows.len(), outputs, outputs);
-                gemm(dy, matrix, &mut dx[rows.start * inputs..rows.end * inputs], inputs, 1.0, false);
+                let matrix =
+                    MatrixRef::new(&weight_eoi[expert * outputs * inputs..], outputs, inputs, inputs);
+                let dy = MatrixRef::new(&dy_so[rows.start * outputs..], rows.len(), outputs, outputs);
+                gemm(dy, matrix, &mut dx_si[rows.start * inputs..rows.end * inputs], inputs, 1.0, false);
             })?;
         }
-        Backend::Cuda => cuda::backward_input(OPERATOR, (dy, weight), routes, &dx)?,
+        Backend::Cuda => cuda::backward_input(OPERATOR, (dy_so, weight_eoi), routes, &dx_si)?,
     }
-    Ok(dx)
+    Ok(dx_si)
 }
 
-/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [slots, out]` and `x [slots,
+/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy_so [slots, out]` and `x [slots,
 /// in]`. The target is f32 or of the operands' type; sums are in f32 and rounded once.
-pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &GradientTarget) -> Result<()> {
+pub fn backward_weight(
+    dy_so: &Tensor,
+    x_si: &Tensor,
+    routes: &Routes,
+    weight: &GradientTarget,
+) -> Result<()> {
     const OPERATOR: &str = "experts.backward_weight";
-    let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
+    let dtype = check::computed(OPERATOR, &[("dy", dy_so), ("x", x_si)])?;
     check::targets(OPERATOR, dtype, &[("weight", weight)])?;
     let (outputs, inputs) = expert_matrix(OPERATOR, &weight.tensor, routes)?;
-    check::shape(OPERATOR, "dy", dy, [routes.slots(), outputs])?;
-    check::shape(OPERATOR, "x", x, [routes.slots(), inputs])?;
-    count(dy, &weight.tensor, routes);
-    match dy.device().backend() {
+    check::shape(OPERATOR, "dy", dy_so, [routes.slots(), outputs])?;
+    check::shape(OPERATOR, "x", x_si, [routes.slots(), inputs])?;
+    count(dy_so, &weight.tensor, routes);
+    match dy_so.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let dy = dy.values()?;
-            let x = x.values()?;
+            let dy_so = dy_so.values()?;
+            let x_si = x_si.values()?;
             let mut target = weight.tensor.values_mut()?;
             for_groups(routes, |expert, rows| {
                 let target = &mut target[expert * outputs * inputs..][..outputs * inputs];
@@ -109,30 +116,35 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &Gradie
                     target.fill(0.0);
                 }
                 if !rows.is_empty() {
-                    let dy = MatrixRef::new(&dy[rows.start * outputs..], rows.len(), outputs, outputs);
-                    let x = MatrixRef::new(&x[rows.start * inputs..], rows.len(), inputs, inputs);
+                    let dy = MatrixRef::new(&dy_so[rows.start * outputs..], rows.len(), outputs, outputs);
+                    let x = MatrixRef::new(&x_si[rows.start * inputs..], rows.len(), inputs, inputs);
                     gemm(dy.transposed(), x, target, inputs, 1.0, weight.accumulate);
                 }
             })
             .map(drop)
         }
-        Backend::Cuda => cuda::backward_weight(OPERATOR, (dy, x), routes, weight),
+        Backend::Cuda => cuda::backward_weight(OPERATOR, (dy_so, x_si), routes, weight),
     }
 }
 
 /// Computes bias `[experts · out]` (+)= Σ of dy `[slots, out]` over the rows of each group. With
 /// `is_weighted`, each row is multiplied by its routing weight.
-pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &GradientTarget) -> Result<()> {
+pub fn backward_bias(
+    dy_so: &Tensor,
+    routes: &Routes,
+    is_weighted: bool,
+    bias: &GradientTarget,
+) -> Result<()> {
     const OPERATOR: &str = "experts.backward_bias";
-    let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
+    let dtype = check::computed(OPERATOR, &[("dy", dy_so)])?;
     check::targets(OPERATOR, dtype, &[("bias", bias)])?;
-    let outputs = dy.shape().columns();
+    let outputs = dy_so.shape().columns();
     check::shape(OPERATOR, "bias", &bias.tensor, [routes.experts() * outputs])?;
-    check::shape(OPERATOR, "dy", dy, [routes.slots(), outputs])?;
-    match dy.device().backend() {
+    check::shape(OPERATOR, "dy", dy_so, [routes.slots(), outputs])?;
+    match dy_so.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let dy = dy.values()?;
+            let dy_so = dy_so.values()?;
             let mut target = bias.tensor.values_mut()?;
             let weights = routes.weights.read::<f32>()?;
             let sources = routes.sources.read::<u32>()?;
@@ -141,7 +153,7 @@ pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &Gra
                 let mut sum = vec![0.0; outputs];
                 for row in rows.filter(|row| sources[*row] != NONE) {
                     let weight = if is_weighted { weights[sources[row] as usize] } else { 1.0 };
-                    let dy = &dy[row * outputs..][..outputs];
+                    let dy = &dy_so[row * outputs..][..outputs];
                     sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += weight * dy);
                 }
                 let own = |target: f32| if bias.accumulate { target } else { 0.0 };
@@ -149,7 +161,7 @@ pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &Gra
             })
             .map(drop)
         }
-        Backend::Cuda => cuda::backward_bias(OPERATOR, dy, (routes, is_weighted), bias),
+        Backend::Cuda => cuda::backward_bias(OPERATOR, dy_so, (routes, is_weighted), bias),
     }
 }
 

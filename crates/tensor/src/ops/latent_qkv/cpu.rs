@@ -6,25 +6,26 @@ use super::heads::LatentHeads;
 use crate::ops::rows;
 use crate::{Result, Tensor};
 
-pub(super) fn forward(operands: [&Tensor; 3], heads: LatentHeads, packed: &Tensor) -> Result<()> {
+pub(super) fn forward(operands: [&Tensor; 3], heads: LatentHeads, packed_blc: &Tensor) -> Result<()> {
     let LatentHeads { query, key_value, rotated, plain, value_width, .. } = heads;
-    let [queries, keys_values, shared] = operands;
-    let queries = queries.values()?;
-    let keys_values = keys_values.values()?;
-    let shared = shared.values()?;
-    let (queries, keys_values, shared): (&[f32], &[f32], &[f32]) = (&queries, &keys_values, &shared);
+    let [queries_blc, keys_values_blc, shared_blk] = operands;
+    let queries_blc = queries_blc.values()?;
+    let keys_values_blc = keys_values_blc.values()?;
+    let shared_blk = shared_blk.values()?;
+    let (queries_blc, keys_values_blc, shared_blk): (&[f32], &[f32], &[f32]) =
+        (&queries_blc, &keys_values_blc, &shared_blk);
     let ([of_queries, of_keys, _], width) = (heads.columns(), heads.width());
-    each_row(&mut packed.values_mut()?, heads.packed_columns(), |row, out| {
+    each_row(&mut packed_blc.values_mut()?, heads.packed_columns(), |row, out| {
         let (to_queries, rest) = out.split_at_mut(of_queries);
         let (to_keys, to_values) = rest.split_at_mut(key_value * width);
-        let from = &queries[row * of_queries..][..of_queries];
+        let from = &queries_blc[row * of_queries..][..of_queries];
         for (to, from) in to_queries.chunks_exact_mut(width).zip(from.chunks_exact(width)).take(query) {
             let (own, turned) = from.split_at(plain);
             gather(heads, &mut to[..rotated], turned);
             to[rotated..].copy_from_slice(own);
         }
-        let from = &keys_values[row * of_keys..][..of_keys];
-        let turned = &shared[row * rotated..][..rotated];
+        let from = &keys_values_blc[row * of_keys..][..of_keys];
+        let turned = &shared_blk[row * rotated..][..rotated];
         let each = plain + value_width;
         for (to, from) in to_keys.chunks_exact_mut(width).zip(from.chunks_exact(each)) {
             gather(heads, &mut to[..rotated], turned);
@@ -37,17 +38,17 @@ pub(super) fn forward(operands: [&Tensor; 3], heads: LatentHeads, packed: &Tenso
     Ok(())
 }
 
-pub(super) fn backward(dy: &Tensor, heads: LatentHeads, gradients: &[Tensor; 3]) -> Result<()> {
+pub(super) fn backward(dy_blc: &Tensor, heads: LatentHeads, gradients: &[Tensor; 3]) -> Result<()> {
     let LatentHeads { rotated, plain, value_width, .. } = heads;
-    let dy = dy.values()?;
+    let dy_blc = dy_blc.values()?;
     let columns = heads.packed_columns();
     let width = heads.width();
-    let dy: &[f32] = &dy;
+    let dy_blc: &[f32] = &dy_blc;
     let ([of_queries, of_keys, _], each) = (heads.columns(), plain + value_width);
-    let keys = |row: usize| &dy[row * columns + of_queries..][..heads.key_value * width];
-    let values = |row: usize| &dy[row * columns + of_queries + heads.key_value * width..];
+    let keys = |row: usize| &dy_blc[row * columns + of_queries..][..heads.key_value * width];
+    let values = |row: usize| &dy_blc[row * columns + of_queries + heads.key_value * width..];
     each_row(&mut gradients[0].values_mut()?, of_queries, |row, out| {
-        let from = dy[row * columns..][..of_queries].chunks_exact(width);
+        let from = dy_blc[row * columns..][..of_queries].chunks_exact(width);
         for (to, from) in out.chunks_exact_mut(width).zip(from) {
             let (own, turned) = to.split_at_mut(plain);
             from[..rotated]

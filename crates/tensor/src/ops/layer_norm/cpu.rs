@@ -19,13 +19,13 @@ pub(super) struct Saved<'a> {
     pub(super) rstd: &'a [f32],
 }
 
-pub(super) fn forward(x: &[f32], affine: Affine<'_>, out: Outputs<'_, 2>) {
+pub(super) fn forward(x_td: &[f32], affine: Affine<'_>, out: Outputs<'_, 2>) {
     rows::forward(
-        x,
+        x_td,
         affine.weight.len(),
         out,
         #[inline(always)]
-        |x: &[f32], y: &mut [f32]| normalise(x, affine, y),
+        |x_td: &[f32], y: &mut [f32]| normalise(x_td, affine, y),
     );
 }
 
@@ -52,21 +52,21 @@ fn normalise(x: &[f32], affine: Affine<'_>, y: &mut [f32]) -> [f32; 2] {
 }
 
 pub(super) fn backward_input(
-    dy: &[f32],
-    dsum: Option<&[f32]>,
+    dy_td: &[f32],
+    dsum_td: Option<&[f32]>,
     saved: Saved<'_>,
-    weight: &[f32],
-    dx: &mut [f32],
+    weight_d: &[f32],
+    dx_td: &mut [f32],
 ) {
     rows::backward_input(
-        dy,
-        dsum,
+        dy_td,
+        dsum_td,
         saved.x,
-        weight.len(),
-        dx,
+        weight_d.len(),
+        dx_td,
         #[inline(always)]
-        |row: usize, dy: &[f32], x: &[f32], dx: &mut [f32]| {
-            row_gradient(dy, x, weight, saved.mean[row], saved.rstd[row], dx);
+        |row: usize, dy_td: &[f32], x: &[f32], dx_td: &mut [f32]| {
+            row_gradient(dy_td, x, weight_d, saved.mean[row], saved.rstd[row], dx_td);
         },
     );
 }
@@ -86,11 +86,11 @@ fn row_gradient(dy: &[f32], x: &[f32], weight: &[f32], mean: f32, rstd: f32, dx:
     }
 }
 
-pub(super) fn backward_weight(dy: &[f32], saved: Saved<'_>, weight: &mut [f32], accumulate: bool) {
+pub(super) fn backward_weight(dy_td: &[f32], saved: Saved<'_>, weight_d: &mut [f32], accumulate: bool) {
     rows::backward_weight(
-        dy,
+        dy_td,
         saved.x,
-        weight,
+        weight_d,
         accumulate,
         #[inline(always)]
         |row: usize| {
@@ -102,15 +102,15 @@ pub(super) fn backward_weight(dy: &[f32], saved: Saved<'_>, weight: &mut [f32], 
     );
 }
 
-pub(super) fn backward_bias(dy: &[f32], bias: &mut [f32], accumulate: bool, rows: usize) {
-    let width = bias.len();
+pub(super) fn backward_bias(dy_td: &[f32], bias_d: &mut [f32], accumulate: bool, rows: usize) {
+    let width = bias_d.len();
     columns::sum_rows(
         rows,
-        bias,
+        bias_d,
         accumulate,
         #[inline(always)]
         |row, columns, sum| {
-            sum.iter_mut().zip(&dy[row * width..][columns]).for_each(|(sum, dy)| *sum += dy);
+            sum.iter_mut().zip(&dy_td[row * width..][columns]).for_each(|(sum, dy)| *sum += dy);
         },
     );
 }

@@ -31,20 +31,21 @@ pub(super) struct Saved<'a> {
     pub(super) rstd: &'a Tensor,
 }
 
-/// Normalises the rows of `x`. With `residual` (branch, sum), stores x + branch in `sum` and normalises that.
+/// Normalises the rows of `x_td`. With `residual` (branch, sum), stores x + branch in `sum_td` and normalises
+/// that.
 pub(super) fn forward(
     operator: &'static str,
-    x: &Tensor,
+    x_td: &Tensor,
     residual: Option<(&Tensor, &Tensor)>,
     affine: Affine<'_>,
     result: &Output,
 ) -> Result<()> {
-    let Affine { weight, bias, settings } = affine;
+    let Affine { weight: weight_d, bias: bias_d, settings } = affine;
     Forward {
         family: &FAMILY,
-        x,
+        x: x_td,
         residual,
-        parameters: &[Some(weight), bias],
+        parameters: &[Some(weight_d), bias_d],
         settings,
         output: &result.output,
         statistics: &[&result.mean, &result.rstd],
@@ -53,38 +54,47 @@ pub(super) fn forward(
     .launch(operator)
 }
 
-/// Computes the input's gradient and adds `dsum`.
+/// Computes the input's gradient and adds `dsum_td`.
 pub(super) fn backward_input(
     operator: &'static str,
-    dy: &Tensor,
-    dsum: Option<&Tensor>,
+    dy_td: &Tensor,
+    dsum_td: Option<&Tensor>,
     saved: Saved<'_>,
-    weight: &Tensor,
-    dx: &Tensor,
+    weight_d: &Tensor,
+    dx_td: &Tensor,
 ) -> Result<()> {
-    let Saved { x, mean, rstd } = saved;
-    let statistics = &[mean, rstd];
-    BackwardInput { family: &FAMILY, dy, dsum, x, weight, statistics, dx, flops_per_element: 12 }
-        .launch(operator)
+    let Saved { x: x_td, mean: mean_t, rstd: rstd_t } = saved;
+    let statistics = &[mean_t, rstd_t];
+    BackwardInput {
+        family: &FAMILY,
+        dy: dy_td,
+        dsum: dsum_td,
+        x: x_td,
+        weight: weight_d,
+        statistics,
+        dx: dx_td,
+        flops_per_element: 12,
+    }
+    .launch(operator)
 }
 
 /// Computes weight (+)= Σ over rows of dy · (x − mean) · rstd and bias (+)= Σ over rows of dy, with partial
 /// sums in `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
-    dy: &Tensor,
+    dy_td: &Tensor,
     saved: Saved<'_>,
     workspace: &Tensor,
     weight: &GradientTarget,
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
-    let Saved { x, mean, rstd } = saved;
+    let Saved { x: x_td, mean: mean_t, rstd: rstd_t } = saved;
     let targets: Vec<_> = std::iter::once(weight).chain(bias).collect();
     BackwardWeight {
         family: &FAMILY,
-        dy,
-        x,
-        statistics: &[mean, rstd],
+        dy: dy_td,
+        x: x_td,
+        statistics: &[mean_t, rstd_t],
         workspace,
         targets: &targets,
         sums: 2,

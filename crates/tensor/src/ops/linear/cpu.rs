@@ -9,28 +9,28 @@ use crate::{Result, Tensor};
 
 /// Computes out (+)= x · Wᵀ + b in one pass over the output. With `clip`, applies ReLU.
 pub(super) fn affine(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
+    x_ti: &Tensor,
+    weight_oi: &Tensor,
+    bias_o: Option<&Tensor>,
     clip: bool,
-    out: &Tensor,
+    out_to: &Tensor,
     accumulate: bool,
 ) -> Result<()> {
-    let rows = out.shape().rows();
-    let inputs = x.shape().columns();
-    let outputs = out.shape().columns();
-    let x = x.values()?;
-    let weight = weight.values()?;
-    let bias = bias.map(Tensor::values).transpose()?;
-    let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
-    let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
-    let bias: &[f32] = bias.as_deref().unwrap_or(&[]);
-    gemm_then(x_matrix, weight, &mut out.values_mut()?, outputs, 1.0, accumulate, |finished| {
+    let rows = out_to.shape().rows();
+    let inputs = x_ti.shape().columns();
+    let outputs = out_to.shape().columns();
+    let x_ti = x_ti.values()?;
+    let weight_oi = weight_oi.values()?;
+    let bias_o = bias_o.map(Tensor::values).transpose()?;
+    let x_matrix = MatrixRef::new(&x_ti, rows, inputs, inputs);
+    let weight_oi = MatrixRef::new(&weight_oi, outputs, inputs, inputs).transposed();
+    let bias_o: &[f32] = bias_o.as_deref().unwrap_or(&[]);
+    gemm_then(x_matrix, weight_oi, &mut out_to.values_mut()?, outputs, 1.0, accumulate, |finished| {
         simd(|| {
             for row in finished.chunks_mut(outputs) {
-                match (bias.is_empty(), clip) {
-                    (false, true) => row.iter_mut().zip(bias).for_each(|(y, b)| *y = Relu::value(*y + b)),
-                    (false, false) => row.iter_mut().zip(bias).for_each(|(y, b)| *y += b),
+                match (bias_o.is_empty(), clip) {
+                    (false, true) => row.iter_mut().zip(bias_o).for_each(|(y, b)| *y = Relu::value(*y + b)),
+                    (false, false) => row.iter_mut().zip(bias_o).for_each(|(y, b)| *y += b),
                     (true, true) => row.iter_mut().for_each(|y| *y = Relu::value(*y)),
                     (true, false) => {}
                 }
@@ -41,44 +41,49 @@ pub(super) fn affine(
 }
 
 /// Computes dx (+)= dy · weight.
-pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor, accumulate: bool) -> Result<()> {
-    let rows = dy.shape().rows();
-    let outputs = dy.shape().columns();
-    let inputs = dx.shape().columns();
-    let dy = dy.values()?;
-    let weight = weight.values()?;
-    let dy = MatrixRef::new(&dy, rows, outputs, outputs);
-    let weight = MatrixRef::new(&weight, outputs, inputs, inputs);
-    gemm(dy, weight, &mut dx.values_mut()?, inputs, 1.0, accumulate);
+pub(super) fn backward_input(
+    dy_to: &Tensor,
+    weight_oi: &Tensor,
+    dx_ti: &Tensor,
+    accumulate: bool,
+) -> Result<()> {
+    let rows = dy_to.shape().rows();
+    let outputs = dy_to.shape().columns();
+    let inputs = dx_ti.shape().columns();
+    let dy_to = dy_to.values()?;
+    let weight_oi = weight_oi.values()?;
+    let dy_to = MatrixRef::new(&dy_to, rows, outputs, outputs);
+    let weight_oi = MatrixRef::new(&weight_oi, outputs, inputs, inputs);
+    gemm(dy_to, weight_oi, &mut dx_ti.values_mut()?, inputs, 1.0, accumulate);
     Ok(())
 }
 
 /// Computes weight (+)= dyᵀ · x, and bias (+)= Σ over rows of dy.
 pub(super) fn backward_weight(
-    dy: &Tensor,
-    x: &Tensor,
+    dy_to: &Tensor,
+    x_ti: &Tensor,
     weight: &GradientTarget,
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
-    let rows = dy.shape().rows();
-    let outputs = dy.shape().columns();
-    let inputs = x.shape().columns();
-    let gradient = dy.values()?;
-    let x = x.values()?;
+    let rows = dy_to.shape().rows();
+    let outputs = dy_to.shape().columns();
+    let inputs = x_ti.shape().columns();
+    let gradient = dy_to.values()?;
+    let x_ti = x_ti.values()?;
     let dy_matrix = MatrixRef::new(&gradient, rows, outputs, outputs).transposed();
-    let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
+    let x_matrix = MatrixRef::new(&x_ti, rows, inputs, inputs);
     gemm(dy_matrix, x_matrix, &mut weight.tensor.values_mut()?, inputs, 1.0, weight.accumulate);
-    bias.map_or(Ok(()), |bias| backward_bias(dy, bias))
+    bias.map_or(Ok(()), |bias| backward_bias(dy_to, bias))
 }
 
 /// Computes bias (+)= Σ over rows of dy.
-pub(super) fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
-    let rows = dy.shape().rows();
-    let outputs = dy.shape().columns();
-    let dy = dy.values()?;
-    let dy: &[f32] = &dy;
+pub(super) fn backward_bias(dy_to: &Tensor, bias: &GradientTarget) -> Result<()> {
+    let rows = dy_to.shape().rows();
+    let outputs = dy_to.shape().columns();
+    let dy_to = dy_to.values()?;
+    let dy_to: &[f32] = &dy_to;
     columns::sum_rows(rows, &mut bias.tensor.values_mut()?, bias.accumulate, |row, columns, sum| {
-        let dy = &dy[row * outputs..][columns];
+        let dy = &dy_to[row * outputs..][columns];
         sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy);
     });
     Ok(())

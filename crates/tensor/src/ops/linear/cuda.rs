@@ -16,22 +16,22 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
 
 /// Computes out = x · Wᵀ with an epilogue.
 pub(super) fn forward(
-    x: &Tensor,
-    weight: &Tensor,
-    out: &Tensor,
+    x_ti: &Tensor,
+    weight_oi: &Tensor,
+    out_to: &Tensor,
     accumulate: bool,
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
-    let m = out.shape().rows();
-    let n = out.shape().columns();
-    let k = x.shape().columns();
+    let m = out_to.shape().rows();
+    let n = out_to.shape().columns();
+    let k = x_ti.shape().columns();
     if m * n == 0 {
         return Ok(());
     }
-    let a = operand(x);
-    let b = operand(weight).transposed();
-    let out = operand(out);
-    Ok(x.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?)
+    let a = operand(x_ti);
+    let b = operand(weight_oi).transposed();
+    let out_to = operand(out_to);
+    Ok(x_ti.device().matmul(&Matmul { m, n, k, a, b, out: out_to, accumulate, epilogue, fast: false })?)
 }
 
 fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
@@ -51,80 +51,84 @@ pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
 
 /// Computes out = x · Wᵀ + b. With `clip`, applies ReLU.
 pub(crate) fn affine(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
+    x_ti: &Tensor,
+    weight_oi: &Tensor,
+    bias_o: Option<&Tensor>,
     clip: bool,
-    out: &Tensor,
+    out_to: &Tensor,
 ) -> Result<()> {
-    forward(x, weight, out, false, bias_or_none(bias))?;
+    forward(x_ti, weight_oi, out_to, false, bias_or_none(bias_o))?;
     if clip {
-        activation::apply(out, out, Activation::Relu)?;
+        activation::apply(out_to, out_to, Activation::Relu)?;
     }
     Ok(())
 }
 
 /// Computes pre = x · Wᵀ + b and out = activation(pre).
 pub(super) fn affine_activated(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
+    x_ti: &Tensor,
+    weight_oi: &Tensor,
+    bias_o: Option<&Tensor>,
     activation: Activation,
-    pre: &Tensor,
-    out: &Tensor,
+    pre_to: &Tensor,
+    out_to: &Tensor,
 ) -> Result<()> {
-    match (bias, activation) {
-        (Some(bias), Activation::Gelu) if has_gelu_epilogue(pre) => {
-            forward(x, weight, out, false, Epilogue::GeluBias { bias: bias.region(), pre: pre.region() })
-        }
+    match (bias_o, activation) {
+        (Some(bias_o), Activation::Gelu) if has_gelu_epilogue(pre_to) => forward(
+            x_ti,
+            weight_oi,
+            out_to,
+            false,
+            Epilogue::GeluBias { bias: bias_o.region(), pre: pre_to.region() },
+        ),
         _ => {
-            forward(x, weight, pre, false, bias_or_none(bias))?;
-            activation::apply(pre, out, activation)
+            forward(x_ti, weight_oi, pre_to, false, bias_or_none(bias_o))?;
+            activation::apply(pre_to, out_to, activation)
         }
     }
 }
 
 /// Computes out += x · Wᵀ + b.
-pub(super) fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
-    forward(x, weight, out, true, bias_or_none(bias))
+pub(super) fn add(x_ti: &Tensor, weight_oi: &Tensor, bias_o: Option<&Tensor>, out_to: &Tensor) -> Result<()> {
+    forward(x_ti, weight_oi, out_to, true, bias_or_none(bias_o))
 }
 
 /// Computes dx (+)= dy · weight with an epilogue.
 pub(super) fn backward_input(
-    dy: &Tensor,
-    weight: &Tensor,
-    dx: &Tensor,
+    dy_to: &Tensor,
+    weight_oi: &Tensor,
+    dx_ti: &Tensor,
     accumulate: bool,
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
-    let m = dx.shape().rows();
-    let n = dx.shape().columns();
-    let k = dy.shape().columns();
+    let m = dx_ti.shape().rows();
+    let n = dx_ti.shape().columns();
+    let k = dy_to.shape().columns();
     if m * n == 0 {
         return Ok(());
     }
-    let a = operand(dy);
-    let b = operand(weight);
-    let out = operand(dx);
-    Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?)
+    let a = operand(dy_to);
+    let b = operand(weight_oi);
+    let out_to = operand(dx_ti);
+    Ok(dy_to.device().matmul(&Matmul { m, n, k, a, b, out: out_to, accumulate, epilogue, fast: false })?)
 }
 
 /// Computes weight (+)= dyᵀ · x and, in the same call, `bias` = Σ over rows of dy.
 pub(crate) fn backward_weight(
-    dy: &Tensor,
-    x: &Tensor,
+    dy_to: &Tensor,
+    x_ti: &Tensor,
     weight: &GradientTarget,
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
-    let m = dy.shape().columns();
-    let n = x.shape().columns();
-    let k = dy.shape().rows();
-    let a = operand(dy).transposed();
-    let b = operand(x);
+    let m = dy_to.shape().columns();
+    let n = x_ti.shape().columns();
+    let k = dy_to.shape().rows();
+    let a = operand(dy_to).transposed();
+    let b = operand(x_ti);
     let out = operand(&weight.tensor);
     let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::BiasGradient(bias.tensor.region()));
     let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue, fast: false };
-    Ok(dy.device().matmul(&call)?)
+    Ok(dy_to.device().matmul(&call)?)
 }
 
 /// Computes bias (+)= Σ over rows of dy, with partial sums in `workspace`.

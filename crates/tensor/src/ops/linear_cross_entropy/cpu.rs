@@ -14,14 +14,14 @@ use crate::{Result, Tensor};
 ///
 /// # Errors
 /// A target outside the vocabulary.
-pub(super) fn check_targets(operator: &'static str, targets: &Tensor, vocabulary: usize) -> Result<()> {
-    let indices: Vec<u32> = targets.read::<u32>()?.iter().copied().filter(|t| *t != IGNORED).collect();
+pub(super) fn check_targets(operator: &'static str, targets_t: &Tensor, vocabulary: usize) -> Result<()> {
+    let indices: Vec<u32> = targets_t.read::<u32>()?.iter().copied().filter(|t| *t != IGNORED).collect();
     check::indices(operator, &indices, vocabulary)
 }
 
 /// Counts the targets that are not ignored.
-pub(super) fn count(targets: &Tensor, counted: &Tensor) -> Result<()> {
-    let count = targets.read::<u32>()?.iter().filter(|target| **target != IGNORED).count();
+pub(super) fn count(targets_t: &Tensor, counted: &Tensor) -> Result<()> {
+    let count = targets_t.read::<u32>()?.iter().filter(|target| **target != IGNORED).count();
     counted.set(&[count as u32])
 }
 
@@ -32,20 +32,20 @@ fn capped(x: f32, cap: f32) -> f32 {
 /// Adds the scores of one vocabulary slice to the rows' statistics. After the last slice, turns the targets'
 /// scores into losses.
 pub(super) fn join(
-    scores: &Tensor,
-    targets: &Tensor,
+    scores_tv: &Tensor,
+    targets_t: &Tensor,
     statistics: &Statistics,
     piece: VocabularySlice,
 ) -> Result<()> {
     let VocabularySlice { first, classes, soft_cap: cap, .. } = piece;
-    let scores = scores.values()?;
-    let targets = targets.read::<u32>()?;
+    let scores_tv = scores_tv.values()?;
+    let targets_t = targets_t.read::<u32>()?;
     let mut state = statistics.rows.values_mut()?;
-    let all = targets.len();
+    let all = targets_t.len();
     let (maxima, rest) = state.split_at_mut(all);
     let (sums, losses) = rest.split_at_mut(all);
     let most = rows::per_task(classes);
-    let pieces = scores.chunks(most * classes).zip(targets.chunks(most));
+    let pieces = scores_tv.chunks(most * classes).zip(targets_t.chunks(most));
     let state = maxima.chunks_mut(most).zip(sums.chunks_mut(most)).zip(losses.chunks_mut(most));
     let row = |scores: &[f32], target: u32, largest: &mut f32, total: &mut f32, loss: &mut f32| {
         if target == IGNORED {
@@ -87,14 +87,14 @@ pub(super) fn join(
 
 /// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into those of the whole
 /// vocabulary.
-pub(super) fn merge(parts: &Tensor, targets: &Tensor, merged: &Tensor, classes: usize) -> Result<()> {
-    let targets = targets.read::<u32>()?;
+pub(super) fn merge(parts: &Tensor, targets_t: &Tensor, merged_3t: &Tensor, classes: usize) -> Result<()> {
+    let targets_t = targets_t.read::<u32>()?;
     let parts = parts.values()?;
-    let mut merged = merged.values_mut()?;
-    let rows = targets.len();
-    for (row, target) in targets.iter().enumerate() {
+    let mut merged_3t = merged_3t.values_mut()?;
+    let rows = targets_t.len();
+    for (row, target) in targets_t.iter().enumerate() {
         if *target == IGNORED {
-            merged[2 * rows + row] = 0.0;
+            merged_3t[2 * rows + row] = 0.0;
             continue;
         }
         let lanes = || parts.chunks_exact(3 * rows).map(|lane| (lane[row], lane[rows + row]));
@@ -102,7 +102,7 @@ pub(super) fn merge(parts: &Tensor, targets: &Tensor, merged: &Tensor, classes: 
         let total: f32 = lanes().map(|(own, total)| total * exp(own - largest)).sum();
         let score = parts[*target as usize / classes * 3 * rows + 2 * rows + row];
         let loss = libm::log(f64::from(total)) + (f64::from(largest) - f64::from(score));
-        (merged[row], merged[rows + row], merged[2 * rows + row]) = (largest, total, loss as f32);
+        (merged_3t[row], merged_3t[rows + row], merged_3t[2 * rows + row]) = (largest, total, loss as f32);
     }
     Ok(())
 }
@@ -116,8 +116,8 @@ pub(super) fn mean(statistics: &Statistics, mean: Mean<'_>, loss: &Tensor) -> Re
 
 /// Replaces the scores of one vocabulary slice by the gradient of factor · scale · mean loss.
 pub(super) fn gradient(
-    scores: &Tensor,
-    targets: &Tensor,
+    scores_tv: &Tensor,
+    targets_t: &Tensor,
     statistics: &Statistics,
     piece: VocabularySlice,
     settings: &Settings,
@@ -129,30 +129,30 @@ pub(super) fn gradient(
         Some(_) => 0.0,
         None => settings.scale / statistics.counted.read::<u32>()?[0] as f32 * factor,
     };
-    let weights = statistics.weights.as_ref().map(Tensor::values).transpose()?;
-    let weights: Option<&[f32]> = weights.as_deref();
-    let maxima = statistics.part(0)?;
-    let sums = statistics.part(1)?;
-    let targets = targets.read::<u32>()?;
-    let maxima = maxima.values()?;
-    let sums = sums.values()?;
-    let (targets, maxima, sums): (&[u32], &[f32], &[f32]) = (&targets, &maxima, &sums);
+    let weights_t = statistics.weights.as_ref().map(Tensor::values).transpose()?;
+    let weights_t: Option<&[f32]> = weights_t.as_deref();
+    let maxima_t = statistics.part(0)?;
+    let sums_t = statistics.part(1)?;
+    let targets_t = targets_t.read::<u32>()?;
+    let maxima_t = maxima_t.values()?;
+    let sums_t = sums_t.values()?;
+    let (targets_t, maxima_t, sums_t): (&[u32], &[f32], &[f32]) = (&targets_t, &maxima_t, &sums_t);
     let most = rows::per_task(classes);
-    let mut scores = scores.values_mut()?;
-    for_tasks(scores.chunks_mut(most * classes).enumerate().collect(), |(task, scores)| {
+    let mut scores_tv = scores_tv.values_mut()?;
+    for_tasks(scores_tv.chunks_mut(most * classes).enumerate().collect(), |(task, scores)| {
         simd(
             #[inline(always)]
             || {
                 for (row, scores) in scores.chunks_exact_mut(classes).enumerate() {
                     let row = task * most + row;
-                    if targets[row] == IGNORED {
+                    if targets_t[row] == IGNORED {
                         scores.fill(0.0);
                         continue;
                     }
-                    let weight = weights.map_or(of_mean, |weights| weights[row] * factor);
-                    let largest = maxima[row];
-                    let share = weight / sums[row];
-                    let hot = (targets[row] as usize).checked_sub(first);
+                    let weight = weights_t.map_or(of_mean, |weights| weights[row] * factor);
+                    let largest = maxima_t[row];
+                    let share = weight / sums_t[row];
+                    let hot = (targets_t[row] as usize).checked_sub(first);
                     for (at, x) in scores.iter_mut().enumerate() {
                         let score = capped(*x, cap);
                         let mut slope = exp(score - largest) * share;

@@ -20,21 +20,21 @@ pub(crate) static FAMILY: Family = family!(
 /// scores into losses.
 pub(super) fn join(
     operator: &'static str,
-    scores: &Tensor,
-    targets: &Tensor,
+    scores_tv: &Tensor,
+    targets_t: &Tensor,
     statistics: &Statistics,
     piece: VocabularySlice,
 ) -> Result<()> {
-    let [maxima, sums, losses] = [statistics.part(0)?, statistics.part(1)?, statistics.part(2)?];
-    let kernel = Function::new(&FAMILY, "join").with_dtype(scores.dtype());
-    let launch = scores.device().kernel(kernel).read(scores).read(targets);
-    let launch = launch.write(&maxima).write(&sums).write(&losses);
+    let [maxima_t, sums_t, losses_t] = [statistics.part(0)?, statistics.part(1)?, statistics.part(2)?];
+    let kernel = Function::new(&FAMILY, "join").with_dtype(scores_tv.dtype());
+    let launch = scores_tv.device().kernel(kernel).read(scores_tv).read(targets_t);
+    let launch = launch.write(&maxima_t).write(&sums_t).write(&losses_t);
     let [first, classes] = [gpu::word(operator, piece.first)?, gpu::word(operator, piece.classes)?];
     let launch = launch.u32(first).u32(classes).u32(gpu::word(operator, piece.vocabulary)?);
     let launch = launch.u32(u32::from(piece.is_fresh)).u32(u32::from(piece.is_last));
-    let launch = launch.f32(piece.soft_cap).cost(scores.bytes() as u64, 2 * scores.elements() as u64);
-    let rows = gpu::word(operator, targets.elements())?;
-    Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores.dtype())?)?)
+    let launch = launch.f32(piece.soft_cap).cost(scores_tv.bytes() as u64, 2 * scores_tv.elements() as u64);
+    let rows = gpu::word(operator, targets_t.elements())?;
+    Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores_tv.dtype())?)?)
 }
 
 /// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into those of the whole
@@ -42,16 +42,16 @@ pub(super) fn join(
 pub(super) fn merge(
     operator: &'static str,
     parts: &Tensor,
-    targets: &Tensor,
-    merged: &Tensor,
+    targets_t: &Tensor,
+    merged_3t: &Tensor,
     classes: usize,
 ) -> Result<()> {
     let lanes = parts.shape().dims()[0];
-    let rows = targets.elements();
+    let rows = targets_t.elements();
     let launch = parts.device().kernel(Function::new(&FAMILY, "merge")).read(parts);
-    let launch = launch.read(targets).write(merged).u32(gpu::word(operator, lanes)?);
+    let launch = launch.read(targets_t).write(merged_3t).u32(gpu::word(operator, lanes)?);
     let launch = launch.u32(gpu::word(operator, classes)?).u32(gpu::word(operator, rows)?);
-    let launch = launch.cost(gpu::bytes(&[parts, targets, merged]), 4 * parts.elements() as u64);
+    let launch = launch.cost(gpu::bytes(&[parts, targets_t, merged_3t]), 4 * parts.elements() as u64);
     let blocks = gpu::word(operator, rows.div_ceil(MOST_THREADS as usize))?;
     Ok(launch.launch([blocks, 1, 1], MOST_THREADS)?)
 }
@@ -64,21 +64,22 @@ pub(super) fn mean(operator: &'static str, statistics: &Statistics, scale: f32, 
 /// Replaces the scores of one vocabulary slice by the gradient of factor · scale · mean loss.
 pub(super) fn gradient(
     operator: &'static str,
-    scores: &Tensor,
-    targets: &Tensor,
+    scores_tv: &Tensor,
+    targets_t: &Tensor,
     statistics: &Statistics,
     piece: VocabularySlice,
     settings: &Settings,
     factor: &Tensor,
 ) -> Result<()> {
-    let maxima = statistics.part(0)?;
-    let sums = statistics.part(1)?;
-    let kernel = Function::new(&FAMILY, "gradient").with_dtype(scores.dtype());
-    let launch = scores.device().kernel(kernel).write(scores).read(targets);
-    let launch = launch.read(&maxima).read(&sums).read(&statistics.counted).read(statistics.weights.as_ref());
+    let maxima_t = statistics.part(0)?;
+    let sums_t = statistics.part(1)?;
+    let kernel = Function::new(&FAMILY, "gradient").with_dtype(scores_tv.dtype());
+    let launch = scores_tv.device().kernel(kernel).write(scores_tv).read(targets_t);
+    let launch =
+        launch.read(&maxima_t).read(&sums_t).read(&statistics.counted).read(statistics.weights.as_ref());
     let launch = launch.read(factor).u32(gpu::word(operator, piece.first)?);
     let launch = launch.u32(gpu::word(operator, piece.classes)?).f32(piece.soft_cap).f32(settings.scale);
-    let launch = launch.cost(2 * scores.bytes() as u64, 4 * scores.elements() as u64);
-    let rows = gpu::word(operator, targets.elements())?;
-    Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores.dtype())?)?)
+    let launch = launch.cost(2 * scores_tv.bytes() as u64, 4 * scores_tv.elements() as u64);
+    let rows = gpu::word(operator, targets_t.elements())?;
+    Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores_tv.dtype())?)?)
 }

@@ -19,9 +19,9 @@ pub struct ClassRun {
 }
 
 impl ClassRun {
-    fn piece(self, scores: &Tensor, soft_cap: Option<f32>) -> VocabularySlice {
+    fn piece(self, scores_tv: &Tensor, soft_cap: Option<f32>) -> VocabularySlice {
         let ClassRun { first, vocabulary } = self;
-        let classes = scores.shape().columns();
+        let classes = scores_tv.shape().columns();
         let soft_cap = soft_cap.unwrap_or(0.0);
         VocabularySlice { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
     }
@@ -39,7 +39,7 @@ impl ClassRun {
     }
 }
 
-/// Computes statistics of a run's `scores [rows, classes]`, f32 or of a half type, into `statistics`, f32
+/// Computes statistics of a run's `scores_tv [rows, classes]`, f32 or of a half type, into `statistics`, f32
 /// `[3, rows]`: the largest score of each row, Σ e^(score − largest), and the score of the row's target, 0 if
 /// another run has the target.
 ///
@@ -47,24 +47,24 @@ impl ClassRun {
 /// Shapes or types that do not agree, a target outside the vocabulary (on a GPU it ends the process's use of
 /// the device).
 pub fn statistics(
-    scores: &Tensor,
-    targets: &Tensor,
+    scores_tv: &Tensor,
+    targets_t: &Tensor,
     run: ClassRun,
     soft_cap: Option<f32>,
     statistics: &Tensor,
 ) -> Result<()> {
     const OPERATOR: &str = "cross_entropy.statistics";
-    check_scores(OPERATOR, scores, targets)?;
+    check_scores(OPERATOR, scores_tv, targets_t)?;
     check::f32s(OPERATOR, &[("statistics", statistics)])?;
-    check::elements(OPERATOR, "statistics", statistics, 3 * targets.elements())?;
-    let rows = statistics.reshape([3, targets.elements()])?;
-    let device = scores.device();
+    check::elements(OPERATOR, "statistics", statistics, 3 * targets_t.elements())?;
+    let rows = statistics.reshape([3, targets_t.elements()])?;
+    let device = scores_tv.device();
     let joined = Statistics { rows, counted: Tensor::workspace(device, OPERATOR, 0)?, weights: None };
-    let piece = run.piece(scores, soft_cap);
+    let piece = run.piece(scores_tv, soft_cap);
     match device.backend() {
         Backend::Meta => Ok(()),
-        Backend::Cpu => cpu::join(scores, targets, &joined, piece),
-        Backend::Cuda => cuda::join(OPERATOR, scores, targets, &joined, piece),
+        Backend::Cpu => cpu::join(scores_tv, targets_t, &joined, piece),
+        Backend::Cuda => cuda::join(OPERATOR, scores_tv, targets_t, &joined, piece),
     }
 }
 
@@ -112,12 +112,12 @@ pub fn gradients_of(
 ///
 /// # Errors
 /// Shapes or types that do not agree, a target outside the vocabulary, out of memory.
-pub fn merge(parts: &Tensor, targets: &Tensor, classes: usize, mean: Mean<'_>) -> Result<super::Output> {
+pub fn merge(parts: &Tensor, targets_t: &Tensor, classes: usize, mean: Mean<'_>) -> Result<super::Output> {
     let device = parts.device();
     let loss = Tensor::empty(device, [], DType::F32, Request::new(Category::Activation, MERGE))?;
-    let rows = merge_rows(parts, targets, classes)?;
+    let rows = merge_rows(parts, targets_t, classes)?;
     let vocabulary = parts.shape().dims()[0] * classes;
-    let statistics = super::new_statistics(MERGE, rows, (targets, vocabulary), mean)?;
+    let statistics = super::new_statistics(MERGE, rows, (targets_t, vocabulary), mean)?;
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::mean(&statistics, mean, &loss)?,
@@ -130,50 +130,50 @@ const MERGE: &str = "cross_entropy.merge";
 
 /// Merges statistics of rows as [`merge`] does, without the mean loss. Returns f32 `[3, rows]`
 /// ([`Statistics::rows`]).
-pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Tensor> {
+pub fn merge_rows(parts: &Tensor, targets_t: &Tensor, classes: usize) -> Result<Tensor> {
     check::f32s(MERGE, &[("parts", parts)])?;
-    check::dtype(MERGE, "targets", targets, DType::U32)?;
+    check::dtype(MERGE, "targets", targets_t, DType::U32)?;
     check::rank(MERGE, "parts", parts, 3)?;
     let runs = parts.shape().dims()[0];
-    let rows = targets.elements();
+    let rows = targets_t.elements();
     check::shape(MERGE, "parts", parts, [runs, 3, rows])?;
     let device = parts.device();
-    let merged = Tensor::empty(device, [3, rows], DType::F32, Request::new(Category::Activation, MERGE))?;
+    let merged_3t = Tensor::empty(device, [3, rows], DType::F32, Request::new(Category::Activation, MERGE))?;
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            cpu::check_targets(MERGE, targets, runs * classes)?;
-            cpu::merge(parts, targets, &merged, classes)?;
+            cpu::check_targets(MERGE, targets_t, runs * classes)?;
+            cpu::merge(parts, targets_t, &merged_3t, classes)?;
         }
-        Backend::Cuda => cuda::merge(MERGE, parts, targets, &merged, classes)?,
+        Backend::Cuda => cuda::merge(MERGE, parts, targets_t, &merged_3t, classes)?,
     }
-    Ok(merged)
+    Ok(merged_3t)
 }
 
 /// Replaces a run's scores by the gradient of `factor` (a scalar f32) · scale · mean loss.
 pub fn gradient(
-    scores: &Tensor,
-    targets: &Tensor,
+    scores_tv: &Tensor,
+    targets_t: &Tensor,
     statistics: &Statistics,
     run: ClassRun,
     settings: &Settings,
     factor: &Tensor,
 ) -> Result<()> {
     const OPERATOR: &str = "cross_entropy.gradient";
-    check_scores(OPERATOR, scores, targets)?;
+    check_scores(OPERATOR, scores_tv, targets_t)?;
     check::f32s(OPERATOR, &[("factor", factor)])?;
     check::elements(OPERATOR, "factor", factor, 1)?;
-    let piece = run.piece(scores, settings.soft_cap);
-    match scores.device().backend() {
+    let piece = run.piece(scores_tv, settings.soft_cap);
+    match scores_tv.device().backend() {
         Backend::Meta => Ok(()),
-        Backend::Cpu => cpu::gradient(scores, targets, statistics, piece, settings, factor),
-        Backend::Cuda => cuda::gradient(OPERATOR, scores, targets, statistics, piece, settings, factor),
+        Backend::Cpu => cpu::gradient(scores_tv, targets_t, statistics, piece, settings, factor),
+        Backend::Cuda => cuda::gradient(OPERATOR, scores_tv, targets_t, statistics, piece, settings, factor),
     }
 }
 
-fn check_scores(operator: &'static str, scores: &Tensor, targets: &Tensor) -> Result<()> {
-    check::computed(operator, &[("scores", scores)])?;
-    check::dtype(operator, "targets", targets, DType::U32)?;
-    check::not_empty(operator, "scores", scores)?;
-    check::elements(operator, "targets", targets, scores.shape().rows())
+fn check_scores(operator: &'static str, scores_tv: &Tensor, targets_t: &Tensor) -> Result<()> {
+    check::computed(operator, &[("scores", scores_tv)])?;
+    check::dtype(operator, "targets", targets_t, DType::U32)?;
+    check::not_empty(operator, "scores", scores_tv)?;
+    check::elements(operator, "targets", targets_t, scores_tv.shape().rows())
 }

@@ -50,26 +50,26 @@ fn rows_of(matrix: &Tensor, rows: Range<usize>) -> Result<Tensor> {
     matrix.view(rows.start * columns, [rows.len(), columns])
 }
 
-/// Computes the loss of the scores `x · weightᵀ`: a mean over rows that are not ignored, or with the divisor
-/// `count` ([`Mean::count`]).
+/// Computes the loss of the scores `x_td · weightᵀ`: a mean over rows that are not ignored, or with the
+/// divisor `count` ([`Mean::count`]).
 ///
 /// # Errors
 /// Shapes or types that do not agree, no row, a target outside the vocabulary (on a GPU it ends the process's
 /// use of the device), out of memory.
 pub fn forward(operands: &Operands, settings: &Settings, count: Option<&Tensor>) -> Result<Output> {
     const OPERATOR: &str = "linear_cross_entropy.forward";
-    let (x, rows) = check(OPERATOR, operands)?;
-    let targets = &operands.targets;
+    let (x_td, rows) = check(OPERATOR, operands)?;
+    let targets_t = &operands.targets;
     let vocabulary = operands.weight.shape().rows();
-    let device = x.device();
+    let device = x_td.device();
     let request = Request::new(Category::Activation, OPERATOR);
     let loss = Tensor::empty(device, [], DType::F32, request)?;
     let rows = Tensor::empty(device, [3, rows], DType::F32, request)?;
     let mean = Mean { scale: settings.scale, count };
-    let statistics = new_statistics(OPERATOR, rows, (targets, vocabulary), mean)?;
+    let statistics = new_statistics(OPERATOR, rows, (targets_t, vocabulary), mean)?;
     join(
         OPERATOR,
-        (&x, operands),
+        (&x_td, operands),
         &statistics,
         pieces(vocabulary, settings).map(|piece| (piece.first, piece)),
     )?;
@@ -82,31 +82,31 @@ pub fn forward(operands: &Operands, settings: &Settings, count: Option<&Tensor>)
 }
 
 /// Computes the gradients of [`forward`], where the loss has the gradient `factor`, a scalar f32. Returns the
-/// gradient of `x` if `input`, summed over slices in f32 and rounded to its type. Adds the weight's gradient
-/// to `weight`, f32 or of the weight's type.
+/// gradient of `x_td` if `input`, summed over slices in f32 and rounded to its type. Adds the weight's
+/// gradient to `weight_vd`, f32 or of the weight's type.
 pub fn backward(
     operands: &Operands,
     statistics: &Statistics,
     settings: &Settings,
     factor: &Tensor,
     input: bool,
-    weight: Option<&GradientTarget>,
+    weight_vd: Option<&GradientTarget>,
 ) -> Result<Option<Tensor>> {
     const OPERATOR: &str = "linear_cross_entropy.backward";
-    let (x, _) = check(OPERATOR, operands)?;
+    let (x_td, _) = check(OPERATOR, operands)?;
     check::f32s(OPERATOR, &[("factor", factor)])?;
     check::elements(OPERATOR, "factor", factor, 1)?;
-    if let Some(weight) = weight {
-        check::shape(OPERATOR, "weight gradient", &weight.tensor, operands.weight.shape())?;
+    if let Some(weight_vd) = weight_vd {
+        check::shape(OPERATOR, "weight gradient", &weight_vd.tensor, operands.weight.shape())?;
     }
     let pieces = pieces(operands.weight.shape().rows(), settings).map(|piece| (piece.first, piece));
-    let gradients = Gradients { statistics, settings, factor, input, weight };
-    let Some(sum) = gradients.of_pieces(OPERATOR, (&x, operands), pieces)? else { return Ok(None) };
-    if x.dtype() == DType::F32 {
+    let gradients = Gradients { statistics, settings, factor, input, weight: weight_vd };
+    let Some(sum) = gradients.of_pieces(OPERATOR, (&x_td, operands), pieces)? else { return Ok(None) };
+    if x_td.dtype() == DType::F32 {
         return Ok(Some(sum));
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let rounded = Tensor::empty(x.device(), sum.shape(), x.dtype(), request)?;
+    let rounded = Tensor::empty(x_td.device(), sum.shape(), x_td.dtype(), request)?;
     cast::into(&sum, &rounded)?;
     Ok(Some(rounded))
 }

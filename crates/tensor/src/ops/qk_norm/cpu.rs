@@ -23,18 +23,18 @@ pub(super) struct Operands<'a> {
 
 impl<'a> Operands<'a> {
     pub(super) fn read(
-        qkv: &'a Tensor,
+        qkv_blc: &'a Tensor,
         heads: Heads,
         weights: Weights<'a>,
         angles: rotary::Angles<'a>,
     ) -> Result<Self> {
         Ok(Operands {
-            qkv: qkv.values()?,
+            qkv: qkv_blc.values()?,
             weights: [weights.query.values()?, weights.key.values()?],
             table: angles.table.values()?,
             documents: angles.documents.map(Tensor::read).transpose()?,
             heads,
-            time: qkv.shape().dims()[1],
+            time: qkv_blc.shape().dims()[1],
         })
     }
 
@@ -74,11 +74,12 @@ impl Rows<'_> {
         usize::from(head >= self.heads.query)
     }
 
-    pub(super) fn forward(&self, epsilon: f32, output: &mut [f32], rstd: &mut [f32]) {
+    pub(super) fn forward(&self, epsilon: f32, output_blc: &mut [f32], rstd_th: &mut [f32]) {
         let columns = self.heads.packed_columns();
         let normed = self.normed();
         let per_run = self.per_run();
-        let tasks = output.chunks_mut(per_run * columns).zip(rstd.chunks_mut(per_run * normed)).enumerate();
+        let tasks =
+            output_blc.chunks_mut(per_run * columns).zip(rstd_th.chunks_mut(per_run * normed)).enumerate();
         for_tasks(tasks.collect(), |(run, (output, rstd)): (usize, (&mut [f32], &mut [f32]))| {
             simd(
                 #[inline(always)]
@@ -104,12 +105,12 @@ impl Rows<'_> {
         }
     }
 
-    /// Replaces `gradient`, the output's gradient, by the input's. Writes the partial sums of the weights'
-    /// gradients to `sums`.
-    pub(super) fn backward(&self, rstd: &[f32], gradient: &mut [f32], sums: &mut [f32]) {
+    /// Replaces `gradient_blc`, the output's gradient, by the input's. Writes the partial sums of the
+    /// weights' gradients to `sums`.
+    pub(super) fn backward(&self, rstd_th: &[f32], gradient_blc: &mut [f32], sums: &mut [f32]) {
         let columns = self.heads.packed_columns();
         let per_run = self.per_run();
-        let mut pieces = gradient.chunks_mut(per_run * columns);
+        let mut pieces = gradient_blc.chunks_mut(per_run * columns);
         let tasks = sums.chunks_mut(2 * self.heads.width).map(|sums| (sums, pieces.next()));
         for_tasks(
             tasks.enumerate().collect(),
@@ -121,7 +122,7 @@ impl Rows<'_> {
                         for (row, gradient) in
                             rows.into_iter().flat_map(|r| r.chunks_exact_mut(columns)).enumerate()
                         {
-                            self.backward_row(run * per_run + row, rstd, gradient, sums);
+                            self.backward_row(run * per_run + row, rstd_th, gradient, sums);
                         }
                     },
                 );

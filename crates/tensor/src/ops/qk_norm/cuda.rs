@@ -31,12 +31,12 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn choose(operator: &'static str, qkv: &Tensor, width: usize, tensors: &[&Tensor]) -> Result<Self> {
+    fn choose(operator: &'static str, qkv_blc: &Tensor, width: usize, tensors: &[&Tensor]) -> Result<Self> {
         let half = width / 2;
-        let lanes = gpu::lanes(qkv.dtype());
+        let lanes = gpu::lanes(qkv_blc.dtype());
         let vector = half.is_multiple_of(lanes) && half / lanes <= WARP && gpu::aligned(tensors);
         if !vector && width > WIDEST {
-            return Err(check::wrong(operator, "qkv", qkv, format!("heads of at most {WIDEST} columns")));
+            return Err(check::wrong(operator, "qkv", qkv_blc, format!("heads of at most {WIDEST} columns")));
         }
         let count = if vector { (half / lanes).next_power_of_two() } else { WARP };
         Ok(Lanes { count, vector })
@@ -45,7 +45,7 @@ impl Lanes {
 
 pub(super) fn forward(
     operator: &'static str,
-    qkv: &Tensor,
+    qkv_blc: &Tensor,
     heads: Heads,
     weights: Weights<'_>,
     angles: Angles<'_>,
@@ -53,46 +53,58 @@ pub(super) fn forward(
     result: &Output,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let rows = qkv.shape().rows();
-    let time = qkv.shape().dims()[1];
-    let Weights { query, key } = weights;
-    let lanes = Lanes::choose(operator, qkv, heads.width, &[qkv, query, key, angles.table, &result.output])?;
-    let launch = kernel(qkv.device(), "forward", qkv.dtype()).read(qkv).read(query).read(key);
+    let rows = qkv_blc.shape().rows();
+    let time = qkv_blc.shape().dims()[1];
+    let Weights { query: query_k, key: key_k } = weights;
+    let lanes = Lanes::choose(
+        operator,
+        qkv_blc,
+        heads.width,
+        &[qkv_blc, query_k, key_k, angles.table, &result.output],
+    )?;
+    let launch = kernel(qkv_blc.device(), "forward", qkv_blc.dtype()).read(qkv_blc).read(query_k).read(key_k);
     let launch = read_angles(launch, angles).write(&result.output).write(&result.rstd);
     let launch = launch.u32(word(rows)?).u32(word(time)?).u32(word(heads.query)?);
     let launch = launch.u32(word(heads.key_value)?).u32(word(heads.width)?).u32(word(lanes.count)?);
     let launch = launch.f32(epsilon).u32(u32::from(lanes.vector));
-    let launch = launch.cost(gpu::bytes(&[qkv, &result.output]), 6 * qkv.elements() as u64);
+    let launch = launch.cost(gpu::bytes(&[qkv_blc, &result.output]), 6 * qkv_blc.elements() as u64);
     let threads = rows * (heads.query + 2 * heads.key_value) * lanes.count;
     Ok(launch.launch([word(threads.div_ceil(gpu::THREADS as usize))?, 1, 1], gpu::THREADS)?)
 }
 
-/// Replaces `gradient`, the output's gradient, by the input's. Also measures its largest magnitude, if it
+/// Replaces `gradient_blc`, the output's gradient, by the input's. Also measures its largest magnitude, if it
 /// carries one.
 #[expect(clippy::too_many_arguments, reason = "the operands of the forward pass and its gradients")]
 pub(super) fn backward_input(
     operator: &'static str,
-    qkv: &Tensor,
-    rstd: &Tensor,
+    qkv_blc: &Tensor,
+    rstd_th: &Tensor,
     heads: Heads,
     weights: Weights<'_>,
     angles: Angles<'_>,
-    gradient: &Tensor,
+    gradient_blc: &Tensor,
     sums: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let rows = qkv.shape().rows();
-    let time = qkv.shape().dims()[1];
-    let Weights { query, key } = weights;
-    let lanes = Lanes::choose(operator, qkv, heads.width, &[qkv, query, key, angles.table, gradient])?;
-    let launch = kernel(qkv.device(), "backward", qkv.dtype()).read(gradient).read(qkv);
-    let launch = launch.read(rstd).read(query).read(key);
-    let launch = read_angles(launch, angles).write(gradient).write(sums);
+    let rows = qkv_blc.shape().rows();
+    let time = qkv_blc.shape().dims()[1];
+    let Weights { query: query_k, key: key_k } = weights;
+    let lanes = Lanes::choose(
+        operator,
+        qkv_blc,
+        heads.width,
+        &[qkv_blc, query_k, key_k, angles.table, gradient_blc],
+    )?;
+    let launch = kernel(qkv_blc.device(), "backward", qkv_blc.dtype()).read(gradient_blc).read(qkv_blc);
+    let launch = launch.read(rstd_th).read(query_k).read(key_k);
+    let launch = read_angles(launch, angles).write(gradient_blc).write(sums);
     let launch = launch.u32(word(rows)?).u32(word(time)?).u32(word(heads.query)?);
     let launch = launch.u32(word(heads.key_value)?).u32(word(heads.width)?).u32(word(lanes.count)?);
     let runs = workspace::runs(rows);
-    let launch = launch.u32(word(rows.div_ceil(runs))?).u32(u32::from(lanes.vector)).write(gradient.maxima());
-    let launch = launch.cost(gpu::bytes(&[qkv, gradient, gradient]), 12 * qkv.elements() as u64);
+    let launch =
+        launch.u32(word(rows.div_ceil(runs))?).u32(u32::from(lanes.vector)).write(gradient_blc.maxima());
+    let launch =
+        launch.cost(gpu::bytes(&[qkv_blc, gradient_blc, gradient_blc]), 12 * qkv_blc.elements() as u64);
     Ok(launch.launch([word(runs)?, 1, 1], gpu::THREADS)?)
 }
 

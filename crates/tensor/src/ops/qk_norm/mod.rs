@@ -17,70 +17,76 @@ use super::{GradientTarget, check, gpu};
 use crate::{Result, Tensor};
 pub use operands::{Gradients, Output, Weights};
 
-/// Normalises and rotates packed `qkv [batch, time, heads.packed_columns()]`. The weights have the same type.
+/// Normalises and rotates packed `qkv_blc [batch, time, heads.packed_columns()]`. The weights have the same
+/// type.
 ///
 /// # Errors
 /// Shapes or types that do not agree, more positions than the table has, out of memory.
 pub fn forward(
-    qkv: &Tensor,
+    qkv_blc: &Tensor,
     heads: Heads,
     weights: Weights<'_>,
     angles: Angles<'_>,
     epsilon: f32,
 ) -> Result<Output> {
     const OPERATOR: &str = "qk_norm.forward";
-    check_operands(OPERATOR, qkv, heads, weights, angles)?;
-    let rows = qkv.shape().rows();
+    check_operands(OPERATOR, qkv_blc, heads, weights, angles)?;
+    let rows = qkv_blc.shape().rows();
     let normed = heads.query + heads.key_value;
     let request = Request::new(Category::Activation, OPERATOR);
-    let output = qkv.like(qkv.dtype(), request)?;
-    let result = Output { output, rstd: Tensor::empty(qkv.device(), [rows, normed], DType::F32, request)? };
-    match qkv.device().backend() {
+    let output_blc = qkv_blc.like(qkv_blc.dtype(), request)?;
+    let result = Output {
+        output: output_blc,
+        rstd: Tensor::empty(qkv_blc.device(), [rows, normed], DType::F32, request)?,
+    };
+    match qkv_blc.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
-            let mut output = result.output.values_mut()?;
-            let mut rstd = result.rstd.values_mut()?;
-            operands.rows(OPERATOR)?.forward(epsilon, &mut output, &mut rstd);
+            let operands = cpu::Operands::read(qkv_blc, heads, weights, angles)?;
+            let mut output_blc = result.output.values_mut()?;
+            let mut rstd_th = result.rstd.values_mut()?;
+            operands.rows(OPERATOR)?.forward(epsilon, &mut output_blc, &mut rstd_th);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, qkv, heads, weights, angles, epsilon, &result)?,
+        Backend::Cuda => cuda::forward(OPERATOR, qkv_blc, heads, weights, angles, epsilon, &result)?,
     }
     Ok(result)
 }
 
-/// Computes the gradient of `qkv` from the output's gradient `dy` and the operands of [`forward`]. Overwrites
-/// `dy` if no other view of its storage exists, and else returns a new tensor. With `measures`, a GPU also
-/// measures its largest magnitude ([`Tensor::with_maxima`]).
+/// Computes the gradient of `qkv_blc` from the output's gradient `dy_blc` and the operands of [`forward`].
+/// Overwrites `dy_blc` if no other view of its storage exists, and else returns a new tensor. With
+/// `measures`, a GPU also measures its largest magnitude ([`Tensor::with_maxima`]).
 pub fn backward_input(
-    dy: Tensor,
-    qkv: &Tensor,
-    rstd: &Tensor,
+    dy_blc: Tensor,
+    qkv_blc: &Tensor,
+    rstd_th: &Tensor,
     heads: Heads,
     weights: Weights<'_>,
     angles: Angles<'_>,
     measures: bool,
 ) -> Result<Gradients> {
     const OPERATOR: &str = "qk_norm.backward_input";
-    check_operands(OPERATOR, qkv, heads, weights, angles)?;
-    check::computed(OPERATOR, &[("qkv", qkv), ("dy", &dy)])?;
-    check::shape(OPERATOR, "dy", &dy, qkv.shape())?;
-    let rows = qkv.shape().rows();
-    check::f32s(OPERATOR, &[("rstd", rstd)])?;
-    check::shape(OPERATOR, "rstd", rstd, [rows, heads.query + heads.key_value])?;
+    check_operands(OPERATOR, qkv_blc, heads, weights, angles)?;
+    check::computed(OPERATOR, &[("qkv", qkv_blc), ("dy", &dy_blc)])?;
+    check::shape(OPERATOR, "dy", &dy_blc, qkv_blc.shape())?;
+    let rows = qkv_blc.shape().rows();
+    check::f32s(OPERATOR, &[("rstd", rstd_th)])?;
+    check::shape(OPERATOR, "rstd", rstd_th, [rows, heads.query + heads.key_value])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let input = gpu::with_cells(dy.into_unique(request)?, measures, request)?;
+    let input_blc = gpu::with_cells(dy_blc.into_unique(request)?, measures, request)?;
     let runs = workspace::runs(rows);
-    let sums = Tensor::empty(input.device(), [runs, 2 * heads.width], DType::F32, request)?;
-    match input.device().backend() {
+    let sums = Tensor::empty(input_blc.device(), [runs, 2 * heads.width], DType::F32, request)?;
+    match input_blc.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
+            let operands = cpu::Operands::read(qkv_blc, heads, weights, angles)?;
             let rows = operands.rows(OPERATOR)?;
-            rows.backward(&rstd.values()?, &mut input.values_mut()?, &mut sums.values_mut()?);
+            rows.backward(&rstd_th.values()?, &mut input_blc.values_mut()?, &mut sums.values_mut()?);
         }
-        Backend::Cuda => cuda::backward_input(OPERATOR, qkv, rstd, heads, weights, angles, &input, &sums)?,
+        Backend::Cuda => {
+            cuda::backward_input(OPERATOR, qkv_blc, rstd_th, heads, weights, angles, &input_blc, &sums)?
+        }
     }
-    Ok(Gradients { input, sums })
+    Ok(Gradients { input: input_blc, sums })
 }
 
 /// Computes the gradients of the weights of queries and keys, `[width]` each, from the partial sums of
@@ -113,18 +119,21 @@ pub fn backward_weight(
 
 fn check_operands(
     operator: &'static str,
-    qkv: &Tensor,
+    qkv_blc: &Tensor,
     heads: Heads,
     weights: Weights<'_>,
     angles: Angles<'_>,
 ) -> Result<()> {
-    check::computed(operator, &[("qkv", qkv), ("query weight", weights.query), ("key weight", weights.key)])?;
+    check::computed(
+        operator,
+        &[("qkv", qkv_blc), ("query weight", weights.query), ("key weight", weights.key)],
+    )?;
     heads.check(operator)?;
-    let width = rotary::check_angles(operator, qkv, angles)?;
-    let [batch, time] = [qkv.shape().dims()[0], qkv.shape().dims()[1]];
-    check::shape(operator, "qkv", qkv, [batch, time, heads.packed_columns()])?;
+    let width = rotary::check_angles(operator, qkv_blc, angles)?;
+    let [batch, time] = [qkv_blc.shape().dims()[0], qkv_blc.shape().dims()[1]];
+    check::shape(operator, "qkv", qkv_blc, [batch, time, heads.packed_columns()])?;
     if !heads.are_equally_wide() {
-        return Err(check::wrong(operator, "qkv", qkv, "values as wide as keys".to_owned()));
+        return Err(check::wrong(operator, "qkv", qkv_blc, "values as wide as keys".to_owned()));
     }
     if [width, angles.head_width()] != [heads.width; 2] {
         return Err(check::wrong(operator, "table", angles.table, format!("{} columns", heads.width)));

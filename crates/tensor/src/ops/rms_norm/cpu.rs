@@ -10,13 +10,13 @@ pub(super) struct Saved<'a> {
     pub(super) rstd: &'a [f32],
 }
 
-pub(super) fn forward(x: &[f32], weight: &[f32], epsilon: f32, out: Outputs<'_, 1>) {
+pub(super) fn forward(x_td: &[f32], weight_d: &[f32], epsilon: f32, out: Outputs<'_, 1>) {
     rows::forward(
-        x,
-        weight.len(),
+        x_td,
+        weight_d.len(),
         out,
         #[inline(always)]
-        |x: &[f32], y: &mut [f32]| normalise(x, weight, epsilon, y),
+        |x_td: &[f32], y: &mut [f32]| normalise(x_td, weight_d, epsilon, y),
     );
 }
 
@@ -36,22 +36,22 @@ pub(in crate::ops) fn rstd(x: &[f32], epsilon: f32) -> f32 {
 }
 
 pub(super) fn backward_input(
-    dy: &[f32],
-    dsum: Option<&[f32]>,
+    dy_td: &[f32],
+    dsum_td: Option<&[f32]>,
     saved: Saved<'_>,
-    weight: &[f32],
-    dx: &mut [f32],
+    weight_d: &[f32],
+    dx_td: &mut [f32],
 ) {
     rows::backward_input(
-        dy,
-        dsum,
+        dy_td,
+        dsum_td,
         saved.x,
-        weight.len(),
-        dx,
+        weight_d.len(),
+        dx_td,
         #[inline(always)]
-        |row: usize, dy: &[f32], x: &[f32], dx: &mut [f32]| {
-            dx.copy_from_slice(dy);
-            row_gradient(x, saved.rstd[row], weight, dx);
+        |row: usize, dy_td: &[f32], x: &[f32], dx_td: &mut [f32]| {
+            dx_td.copy_from_slice(dy_td);
+            row_gradient(x, saved.rstd[row], weight_d, dx_td);
         },
     );
 }
@@ -67,11 +67,11 @@ pub(in crate::ops) fn row_gradient(x: &[f32], rstd: f32, weight: &[f32], dx: &mu
     }
 }
 
-pub(super) fn backward_weight(dy: &[f32], saved: Saved<'_>, weight: &mut [f32], accumulate: bool) {
+pub(super) fn backward_weight(dy_td: &[f32], saved: Saved<'_>, weight_d: &mut [f32], accumulate: bool) {
     rows::backward_weight(
-        dy,
+        dy_td,
         saved.x,
-        weight,
+        weight_d,
         accumulate,
         #[inline(always)]
         |row: usize| {

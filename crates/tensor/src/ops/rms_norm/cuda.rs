@@ -16,20 +16,21 @@ pub(crate) static FAMILY: Family = family!(
     constants: columns::MEASURING_CONSTANTS,
 );
 
-/// Normalises the rows of `x`. With `residual` (branch, sum), stores x + branch in `sum` and normalises that.
+/// Normalises the rows of `x_td`. With `residual` (branch, sum), stores x + branch in `sum_td` and normalises
+/// that.
 pub(super) fn forward(
     operator: &'static str,
-    x: &Tensor,
+    x_td: &Tensor,
     residual: Option<(&Tensor, &Tensor)>,
-    weight: &Tensor,
+    weight_d: &Tensor,
     settings: Settings,
     result: &Output,
 ) -> Result<()> {
     Forward {
         family: &FAMILY,
-        x,
+        x: x_td,
         residual,
-        parameters: &[Some(weight)],
+        parameters: &[Some(weight_d)],
         settings,
         output: &result.output,
         statistics: &[&result.rstd],
@@ -38,34 +39,43 @@ pub(super) fn forward(
     .launch(operator)
 }
 
-/// Computes the input's gradient and adds `dsum`.
+/// Computes the input's gradient and adds `dsum_td`.
 pub(super) fn backward_input(
     operator: &'static str,
-    dy: &Tensor,
-    dsum: Option<&Tensor>,
-    x: &Tensor,
-    rstd: &Tensor,
-    weight: &Tensor,
-    dx: &Tensor,
+    dy_td: &Tensor,
+    dsum_td: Option<&Tensor>,
+    x_td: &Tensor,
+    rstd_t: &Tensor,
+    weight_d: &Tensor,
+    dx_td: &Tensor,
 ) -> Result<()> {
-    BackwardInput { family: &FAMILY, dy, dsum, x, weight, statistics: &[rstd], dx, flops_per_element: 8 }
-        .launch(operator)
+    BackwardInput {
+        family: &FAMILY,
+        dy: dy_td,
+        dsum: dsum_td,
+        x: x_td,
+        weight: weight_d,
+        statistics: &[rstd_t],
+        dx: dx_td,
+        flops_per_element: 8,
+    }
+    .launch(operator)
 }
 
 /// Computes weight (+)= Σ over rows of dy · x · rstd, with partial sums in `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
-    dy: &Tensor,
-    x: &Tensor,
-    rstd: &Tensor,
+    dy_td: &Tensor,
+    x_td: &Tensor,
+    rstd_t: &Tensor,
     workspace: &Tensor,
     weight: &GradientTarget,
 ) -> Result<()> {
     BackwardWeight {
         family: &FAMILY,
-        dy,
-        x,
-        statistics: &[rstd],
+        dy: dy_td,
+        x: x_td,
+        statistics: &[rstd_t],
         workspace,
         targets: &[weight],
         sums: 1,

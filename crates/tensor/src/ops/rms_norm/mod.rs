@@ -16,112 +16,118 @@ use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
 pub use output::Output;
 
-/// Normalises the rows of `x [.., width]`. `weight` is `[width]`, of the type of `x`.
+/// Normalises the rows of `x_td [.., width]`. `weight_d` is `[width]`, of the type of `x_td`.
 ///
 /// # Errors
 /// Shapes or types that do not agree, rows without elements, out of memory.
-pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Result<Output> {
+pub fn forward(x_td: &Tensor, weight_d: &Tensor, settings: impl Into<Settings>) -> Result<Output> {
     const OPERATOR: &str = "rms_norm.forward";
-    check_operands(OPERATOR, x, &[("weight", weight)])?;
-    normalise(OPERATOR, x, None, weight, settings.into())
+    check_operands(OPERATOR, x_td, &[("weight", weight_d)])?;
+    normalise(OPERATOR, x_td, None, weight_d, settings.into())
 }
 
-/// Computes `sum = residual + branch` and its normalised rows. The sum is rounded to its type before it is
+/// Computes `sum_td = residual + branch` and its normalised rows. The sum is rounded to its type before it is
 /// normalised, so results are the same if a pipeline is cut between the two. Both inputs are `[.., width]`;
 /// all operands have one type.
 pub fn forward_residual(
-    residual: &Tensor,
-    branch: &Tensor,
-    weight: &Tensor,
+    residual_td: &Tensor,
+    branch_td: &Tensor,
+    weight_d: &Tensor,
     settings: impl Into<Settings>,
 ) -> Result<(Tensor, Output)> {
     const OPERATOR: &str = "rms_norm.forward_residual";
-    let dtype = check_operands(OPERATOR, residual, &[("weight", weight)])?;
-    let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
-    let result = normalise(OPERATOR, residual, Some((branch, &sum)), weight, settings.into())?;
-    Ok((sum, result))
+    let dtype = check_operands(OPERATOR, residual_td, &[("weight", weight_d)])?;
+    let sum_td = row_norm::allocate_sum(OPERATOR, residual_td, branch_td, dtype)?;
+    let result = normalise(OPERATOR, residual_td, Some((branch_td, &sum_td)), weight_d, settings.into())?;
+    Ok((sum_td, result))
 }
 
-/// Normalises the rows of `x`. With `residual` (branch, sum), stores x + branch in `sum` and normalises that.
+/// Normalises the rows of `x_td`. With `residual` (branch, sum), stores x + branch in `sum_td` and normalises
+/// that.
 fn normalise(
     operator: &'static str,
-    x: &Tensor,
+    x_td: &Tensor,
     residual: Option<(&Tensor, &Tensor)>,
-    weight: &Tensor,
+    weight_d: &Tensor,
     settings: Settings,
 ) -> Result<Output> {
-    let output = row_norm::allocate_output(operator, x, settings.measures)?;
-    let result = Output { output, rstd: row_norm::allocate_statistic(operator, x)? };
-    match x.device().backend() {
+    let output_td = row_norm::allocate_output(operator, x_td, settings.measures)?;
+    let result = Output { output: output_td, rstd: row_norm::allocate_statistic(operator, x_td)? };
+    match x_td.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let x = row_norm::sum_on_host(x, residual)?.values()?;
-            let mut output = result.output.values_mut()?;
-            let mut rstd = result.rstd.values_mut()?;
-            let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
-            cpu::forward(&x, &weight.values()?, settings.epsilon, outputs);
+            let x_td = row_norm::sum_on_host(x_td, residual)?.values()?;
+            let mut output_td = result.output.values_mut()?;
+            let mut rstd_t = result.rstd.values_mut()?;
+            let outputs = Outputs { output: &mut output_td, statistics: [&mut rstd_t] };
+            cpu::forward(&x_td, &weight_d.values()?, settings.epsilon, outputs);
         }
-        Backend::Cuda => cuda::forward(operator, x, residual, weight, settings, &result)?,
+        Backend::Cuda => cuda::forward(operator, x_td, residual, weight_d, settings, &result)?,
     }
     Ok(result)
 }
 
-/// Computes the gradient of the input `x` from the output's gradient `dy`. Adds `dsum` if present: the
-/// gradient that other readers of the residual sum contribute. All are `[.., width]`; `rstd` is `[rows]`.
-/// With `measures`, a GPU also measures the result's largest magnitude.
+/// Computes the gradient of the input `x_td` from the output's gradient `dy_td`. Adds `dsum_td` if present:
+/// the gradient that other readers of the residual sum contribute. All are `[.., width]`; `rstd_t` is
+/// `[rows]`. With `measures`, a GPU also measures the result's largest magnitude.
 pub fn backward_input(
-    dy: &Tensor,
-    dsum: Option<&Tensor>,
-    x: &Tensor,
-    weight: &Tensor,
-    rstd: &Tensor,
+    dy_td: &Tensor,
+    dsum_td: Option<&Tensor>,
+    x_td: &Tensor,
+    weight_d: &Tensor,
+    rstd_t: &Tensor,
     measures: bool,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "rms_norm.backward_input";
-    let dtype = check_operands(OPERATOR, x, &[("weight", weight)])?;
-    check_saved(OPERATOR, dy, x, &[("rstd", rstd)])?;
-    let dx = row_norm::allocate_gradient(OPERATOR, x, dsum, dtype, measures)?;
-    match x.device().backend() {
+    let dtype = check_operands(OPERATOR, x_td, &[("weight", weight_d)])?;
+    check_saved(OPERATOR, dy_td, x_td, &[("rstd", rstd_t)])?;
+    let dx_td = row_norm::allocate_gradient(OPERATOR, x_td, dsum_td, dtype, measures)?;
+    match x_td.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let x = x.values()?;
-            let rstd = rstd.values()?;
-            let dsum = dsum.map(Tensor::values).transpose()?;
-            let saved = cpu::Saved { x: &x, rstd: &rstd };
+            let x_td = x_td.values()?;
+            let rstd_t = rstd_t.values()?;
+            let dsum_td = dsum_td.map(Tensor::values).transpose()?;
+            let saved = cpu::Saved { x: &x_td, rstd: &rstd_t };
             cpu::backward_input(
-                &dy.values()?,
-                dsum.as_deref(),
+                &dy_td.values()?,
+                dsum_td.as_deref(),
                 saved,
-                &weight.values()?,
-                &mut dx.values_mut()?,
+                &weight_d.values()?,
+                &mut dx_td.values_mut()?,
             );
         }
-        Backend::Cuda => cuda::backward_input(OPERATOR, dy, dsum, x, rstd, weight, &dx)?,
+        Backend::Cuda => cuda::backward_input(OPERATOR, dy_td, dsum_td, x_td, rstd_t, weight_d, &dx_td)?,
     }
-    Ok(dx)
+    Ok(dx_td)
 }
 
 /// Computes the gradient of the weight: `[width]` (+)= Σ over rows of dy · x · rstd. The target is f32 or of
-/// the type of `dy` and `x`. Sums are in f32 and rounded once.
-pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &GradientTarget) -> Result<()> {
+/// the type of `dy_td` and `x_td`. Sums are in f32 and rounded once.
+pub fn backward_weight(
+    dy_td: &Tensor,
+    x_td: &Tensor,
+    rstd_t: &Tensor,
+    weight: &GradientTarget,
+) -> Result<()> {
     const OPERATOR: &str = "rms_norm.backward_weight";
-    check::not_empty(OPERATOR, "x", x)?;
-    check_saved(OPERATOR, dy, x, &[("rstd", rstd)])?;
-    check::targets(OPERATOR, x.dtype(), &[("weight", weight)])?;
-    let rows = x.shape().rows();
-    let width = x.shape().columns();
+    check::not_empty(OPERATOR, "x", x_td)?;
+    check_saved(OPERATOR, dy_td, x_td, &[("rstd", rstd_t)])?;
+    check::targets(OPERATOR, x_td.dtype(), &[("weight", weight)])?;
+    let rows = x_td.shape().rows();
+    let width = x_td.shape().columns();
     check::shape(OPERATOR, "weight", &weight.tensor, [width])?;
-    let workspace = Tensor::workspace(x.device(), OPERATOR, columns::workspace::bytes(rows, width))?;
-    match x.device().backend() {
+    let workspace = Tensor::workspace(x_td.device(), OPERATOR, columns::workspace::bytes(rows, width))?;
+    match x_td.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let dy = dy.values()?;
-            let x = x.values()?;
-            let rstd = rstd.values()?;
-            let saved = cpu::Saved { x: &x, rstd: &rstd };
-            cpu::backward_weight(&dy, saved, &mut weight.tensor.values_mut()?, weight.accumulate);
+            let dy_td = dy_td.values()?;
+            let x_td = x_td.values()?;
+            let rstd_t = rstd_t.values()?;
+            let saved = cpu::Saved { x: &x_td, rstd: &rstd_t };
+            cpu::backward_weight(&dy_td, saved, &mut weight.tensor.values_mut()?, weight.accumulate);
         }
-        Backend::Cuda => cuda::backward_weight(OPERATOR, dy, x, rstd, &workspace, weight)?,
+        Backend::Cuda => cuda::backward_weight(OPERATOR, dy_td, x_td, rstd_t, &workspace, weight)?,
     }
     Ok(())
 }

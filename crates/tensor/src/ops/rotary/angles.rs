@@ -46,14 +46,18 @@ impl Angles<'_> {
 /// Returns the number of columns of a head that are rotated.
 ///
 /// # Errors
-/// A table or documents of a wrong shape for `x [batch, time, ..]`.
-pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: Angles<'_>) -> Result<usize> {
-    check::rank(operator, "x", x, 3)?;
+/// A table or documents of a wrong shape for `x_blc [batch, time, ..]`.
+pub(in crate::ops) fn check_angles(
+    operator: &'static str,
+    x_blc: &Tensor,
+    angles: Angles<'_>,
+) -> Result<usize> {
+    check::rank(operator, "x", x_blc, 3)?;
     check::rank(operator, "table", angles.table, 2)?;
     check::f32s(operator, &[("table", angles.table)])?;
     let context = angles.table.shape().rows();
     let width = angles.table.shape().columns();
-    let [batch, time] = [x.shape().dims()[0], x.shape().dims()[1]];
+    let [batch, time] = [x_blc.shape().dims()[0], x_blc.shape().dims()[1]];
     if time > context || !width.is_multiple_of(2) {
         return Err(check::wrong(operator, "table", angles.table, format!("[{time} or more, even]")));
     }
@@ -61,9 +65,9 @@ pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: A
         let expected = format!("at most {} columns, those of a head", angles.head_width());
         return Err(check::wrong(operator, "table", angles.table, expected));
     }
-    if let Some(documents) = angles.documents {
-        check::dtype(operator, "documents", documents, DType::U32)?;
-        check::shape(operator, "documents", documents, [batch, time])?;
+    if let Some(documents_bl) = angles.documents {
+        check::dtype(operator, "documents", documents_bl, DType::U32)?;
+        check::shape(operator, "documents", documents_bl, [batch, time])?;
     }
     Ok(width)
 }
@@ -71,13 +75,13 @@ pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: A
 /// Refuses documents that begin after one of their tokens. Checks on the CPU only.
 pub(in crate::ops) fn check_documents(
     operator: &'static str,
-    documents: Option<&[u32]>,
+    documents_bl: Option<&[u32]>,
     time: usize,
 ) -> Result<()> {
     // As signed numbers: a document may begin before the sequence.
     let late =
         |(index, first): (usize, &u32)| (first.cast_signed() > (index % time) as i32).then_some(*first);
-    match documents.and_then(|documents| documents.iter().enumerate().find_map(late)) {
+    match documents_bl.and_then(|documents| documents.iter().enumerate().find_map(late)) {
         Some(index) => Err(TensorError::Index { operator, index, limit: time }),
         None => Ok(()),
     }

@@ -28,14 +28,14 @@ impl<'a> Angles<'a> {
 
 /// Rotates the first `heads` heads of `head_width` elements in rows of `columns`.
 pub(in crate::ops) fn rotate(
-    x: &mut [f32],
+    x_blc: &mut [f32],
     columns: usize,
     [heads, head_width]: [usize; 2],
     angles: Angles<'_>,
     rotation: Rotation,
 ) {
     let per_task = rows::per_task(columns);
-    for_pieces(x, per_task * columns, |index, x| {
+    for_pieces(x_blc, per_task * columns, |index, x| {
         simd(
             #[inline(always)]
             || {

@@ -20,19 +20,19 @@ use device::{Backend, Category, DType, Request};
 use super::check;
 use crate::{Result, Tensor};
 
-/// Routes each row of `logits [rows, experts]` f32. `correction [experts]` f32 is added to scores when
-/// experts are chosen, but not to weights. Adds the number of rows of each expert to `loads [experts]` u32,
+/// Routes each row of `logits_te [rows, experts]` f32. `correction_e [experts]` f32 is added to scores when
+/// experts are chosen, but not to weights. Adds the number of rows of each expert to `loads_e [experts]` u32,
 /// if present. With `tokens`, only rows that are tokens are counted.
 pub fn forward(
-    logits: &Tensor,
-    correction: Option<&Tensor>,
+    logits_te: &Tensor,
+    correction_e: Option<&Tensor>,
     routing: &Routing,
-    loads: Option<&Tensor>,
+    loads_e: Option<&Tensor>,
     tokens: Option<&TokenRows>,
 ) -> Result<Routes> {
     const OPERATOR: &str = "routing.forward";
-    let rows = check_logits(OPERATOR, logits, routing)?;
-    let state = [("correction", correction, DType::F32), ("loads", loads, DType::U32)];
+    let rows = check_logits(OPERATOR, logits_te, routing)?;
+    let state = [("correction", correction_e, DType::F32), ("loads", loads_e, DType::U32)];
     for (operand, tensor, dtype) in state {
         if let Some(tensor) = tensor {
             check::dtype(OPERATOR, operand, tensor, dtype)?;
@@ -40,7 +40,7 @@ pub fn forward(
         }
     }
     check_tokens(OPERATOR, tokens, rows)?;
-    let device = logits.device();
+    let device = logits_te.device();
     let choices = [rows, routing.per_token];
     let request = Request::new(Category::Activation, OPERATOR);
     let new = |shape: crate::Shape, dtype| Tensor::empty(device, shape, dtype, request);
@@ -57,35 +57,37 @@ pub fn forward(
     let counts = Tensor::workspace(device, OPERATOR, counts)?;
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::forward((logits, correction), routing, loads, tokens, &routes)?,
+        Backend::Cpu => cpu::forward((logits_te, correction_e), routing, loads_e, tokens, &routes)?,
         Backend::Cuda => {
-            cuda::forward(OPERATOR, (logits, correction), routing, (loads, &counts, tokens), &routes)?;
+            cuda::forward(OPERATOR, (logits_te, correction_e), routing, (loads_e, &counts, tokens), &routes)?;
         }
     }
     Ok(routes)
 }
 
-/// Computes the gradient of the logits from the gradient of the weights, `dw [rows, per_token]` f32. Adds the
-/// gradient of the balancing losses.
+/// Computes the gradient of the logits from the gradient of the weights, `dw_tp [rows, per_token]` f32. Adds
+/// the gradient of the balancing losses.
 pub fn backward(
-    dw: &Tensor,
-    logits: &Tensor,
+    dw_tp: &Tensor,
+    logits_te: &Tensor,
     routes: &Routes,
     routing: &Routing,
     balancing: Balancing<'_>,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "routing.backward";
-    let rows = check_logits(OPERATOR, logits, routing)?;
-    check::f32s(OPERATOR, &[("dw", dw)])?;
-    check::shape(OPERATOR, "dw", dw, [rows, routing.per_token])?;
+    let rows = check_logits(OPERATOR, logits_te, routing)?;
+    check::f32s(OPERATOR, &[("dw", dw_tp)])?;
+    check::shape(OPERATOR, "dw", dw_tp, [rows, routing.per_token])?;
     check_tokens(OPERATOR, balancing.tokens, rows)?;
-    let gradient = logits.like(DType::F32, Request::new(Category::ActivationGradient, OPERATOR))?;
-    match logits.device().backend() {
+    let gradient_te = logits_te.like(DType::F32, Request::new(Category::ActivationGradient, OPERATOR))?;
+    match logits_te.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::backward((dw, logits), routes, (routing, balancing), &gradient)?,
-        Backend::Cuda => cuda::backward(OPERATOR, (dw, logits), routes, (routing, balancing), &gradient)?,
+        Backend::Cpu => cpu::backward((dw_tp, logits_te), routes, (routing, balancing), &gradient_te)?,
+        Backend::Cuda => {
+            cuda::backward(OPERATOR, (dw_tp, logits_te), routes, (routing, balancing), &gradient_te)?
+        }
     }
-    Ok(gradient)
+    Ok(gradient_te)
 }
 
 fn check_tokens(operator: &'static str, tokens: Option<&TokenRows>, rows: usize) -> Result<()> {
@@ -97,14 +99,14 @@ fn check_tokens(operator: &'static str, tokens: Option<&TokenRows>, rows: usize)
     Ok(())
 }
 
-fn check_logits(operator: &'static str, logits: &Tensor, routing: &Routing) -> Result<usize> {
-    check::f32s(operator, &[("logits", logits)])?;
-    check::rank(operator, "logits", logits, 2)?;
-    check::shape(operator, "logits", logits, [logits.shape().rows(), routing.experts])?;
+fn check_logits(operator: &'static str, logits_te: &Tensor, routing: &Routing) -> Result<usize> {
+    check::f32s(operator, &[("logits", logits_te)])?;
+    check::rank(operator, "logits", logits_te, 2)?;
+    check::shape(operator, "logits", logits_te, [logits_te.shape().rows(), routing.experts])?;
     let most = routing.experts / routing.groups.max(1) * routing.groups_per_token;
     if routing.per_token == 0 || routing.per_token > most {
         let expected = format!("at least {} experts to choose from", routing.per_token);
-        return Err(check::wrong(operator, "logits", logits, expected));
+        return Err(check::wrong(operator, "logits", logits_te, expected));
     }
-    Ok(logits.shape().rows())
+    Ok(logits_te.shape().rows())
 }

@@ -21,15 +21,15 @@ impl<'a, const S: usize> Outputs<'a, S> {
     }
 }
 
-/// Normalises the rows of `x`. `row(x, y)` writes a row of the output and returns its statistics.
+/// Normalises the rows of `x_td`. `row(x, y)` writes a row of the output and returns its statistics.
 pub(in crate::ops) fn forward<const S: usize>(
-    x: &[f32],
+    x_td: &[f32],
     width: usize,
     out: Outputs<'_, S>,
     row: impl Fn(&[f32], &mut [f32]) -> [f32; S] + Sync,
 ) {
     let rows = rows::per_task(width);
-    let tasks = x.chunks(rows * width).zip(out.chunks(rows, width)).collect();
+    let tasks = x_td.chunks(rows * width).zip(out.chunks(rows, width)).collect();
     for_tasks(tasks, |(x, out): (&[f32], Outputs<'_, S>)| {
         simd(
             #[inline(always)]
@@ -52,25 +52,25 @@ fn normalise<const S: usize>(
     }
 }
 
-/// Computes the input's gradient and adds `dsum`. `row(index, dy, x, dx)` writes one row.
+/// Computes the input's gradient and adds `dsum_td`. `row(index, dy, x, dx)` writes one row.
 pub(in crate::ops) fn backward_input(
-    dy: &[f32],
-    dsum: Option<&[f32]>,
-    x: &[f32],
+    dy_td: &[f32],
+    dsum_td: Option<&[f32]>,
+    x_td: &[f32],
     width: usize,
-    dx: &mut [f32],
+    dx_td: &mut [f32],
     row: impl Fn(usize, &[f32], &[f32], &mut [f32]) + Sync,
 ) {
     let rows_per_task = rows::per_task(width);
-    for_pieces(dx, rows_per_task * width, |index, dx| {
+    for_pieces(dx_td, rows_per_task * width, |index, dx| {
         simd(
             #[inline(always)]
             || {
                 for (number, dx) in dx.chunks_exact_mut(width).enumerate() {
                     let number = index * rows_per_task + number;
                     let span = number * width..(number + 1) * width;
-                    row(number, &dy[span.clone()], &x[span.clone()], dx);
-                    if let Some(dsum) = dsum {
+                    row(number, &dy_td[span.clone()], &x_td[span.clone()], dx);
+                    if let Some(dsum) = dsum_td {
                         dx.iter_mut().zip(&dsum[span]).for_each(|(dx, dsum)| *dx += dsum);
                     }
                 }
@@ -81,22 +81,22 @@ pub(in crate::ops) fn backward_input(
 
 /// Computes weight (+)= Σ over rows of dy · x̂, where `normalised(row)` returns the function from x to x̂.
 pub(in crate::ops) fn backward_weight<N: Fn(f32) -> f32>(
-    dy: &[f32],
-    x: &[f32],
-    weight: &mut [f32],
+    dy_td: &[f32],
+    x_td: &[f32],
+    weight_d: &mut [f32],
     accumulate: bool,
     normalised: impl Fn(usize) -> N + Sync,
 ) {
-    let width = weight.len();
+    let width = weight_d.len();
     columns::sum_rows(
-        x.len() / width,
-        weight,
+        x_td.len() / width,
+        weight_d,
         accumulate,
         #[inline(always)]
         |row, columns, sum| {
             let normalised = normalised(row);
-            let dy = &dy[row * width..][columns.clone()];
-            let x = &x[row * width..][columns];
+            let dy = &dy_td[row * width..][columns.clone()];
+            let x = &x_td[row * width..][columns];
             for ((sum, dy), x) in sum.iter_mut().zip(dy).zip(x) {
                 *sum += dy * normalised(*x);
             }

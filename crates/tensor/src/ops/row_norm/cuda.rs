@@ -50,53 +50,54 @@ pub(in crate::ops) struct BackwardWeight<'a> {
 
 impl Forward<'_> {
     pub(in crate::ops) fn launch(&self, operator: &'static str) -> Result<()> {
-        let Self { x, output, statistics, .. } = self;
+        let Self { x: x_td, output: output_td, statistics, .. } = self;
         let more: Vec<&Tensor> = self.residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
         let parameters: Vec<&Tensor> = self.parameters.iter().copied().flatten().collect();
-        let aligned = gpu::aligned(&[x, output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
-        let form = form(x.shape().columns(), x.dtype(), aligned, self.settings.block_per_row);
-        let kernel = Function::new(self.family, form.forward).with_dtype(x.dtype());
-        let launch = x.device().kernel(kernel).read(*x);
-        let (branch, sum) = self.residual.unzip();
-        let launch = launch.read(branch);
+        let aligned = gpu::aligned(&[x_td, output_td]) && gpu::aligned(&parameters) && gpu::aligned(&more);
+        let form = form(x_td.shape().columns(), x_td.dtype(), aligned, self.settings.block_per_row);
+        let kernel = Function::new(self.family, form.forward).with_dtype(x_td.dtype());
+        let launch = x_td.device().kernel(kernel).read(*x_td);
+        let (branch_td, sum_td) = self.residual.unzip();
+        let launch = launch.read(branch_td);
         let launch = self.parameters.iter().fold(launch, |launch, parameter| launch.read(*parameter));
-        let launch = launch.write(sum).write(*output);
+        let launch = launch.write(sum_td).write(*output_td);
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.write(*statistic));
-        let launch = add_sizes(operator, launch, x)?.f32(self.settings.epsilon).read(output.maxima());
-        let bytes = gpu::bytes(&[x, output]) + gpu::bytes(statistics) + gpu::bytes(&more);
-        let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
-        Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
+        let launch = add_sizes(operator, launch, x_td)?.f32(self.settings.epsilon).read(output_td.maxima());
+        let bytes = gpu::bytes(&[x_td, output_td]) + gpu::bytes(statistics) + gpu::bytes(&more);
+        let launch = launch.cost(bytes, self.flops_per_element * x_td.elements() as u64);
+        Ok(launch.launch(grid(operator, x_td, form.rows_per_block)?, gpu::THREADS)?)
     }
 }
 
 impl BackwardInput<'_> {
     pub(in crate::ops) fn launch(&self, operator: &'static str) -> Result<()> {
-        let Self { dy, x, weight, statistics, dx, .. } = self;
+        let Self { dy: dy_td, x: x_td, weight: weight_d, statistics, dx: dx_td, .. } = self;
         let more: Vec<&Tensor> = self.dsum.into_iter().collect();
-        let aligned = gpu::aligned(&[dy, x, weight, dx]) && gpu::aligned(&more);
-        let form = form(x.shape().columns(), x.dtype(), aligned, false);
-        let kernel = Function::new(self.family, form.backward).with_dtype(x.dtype());
-        let launch = x.device().kernel(kernel).read(*dy).read(self.dsum).read(*x).read(*weight);
+        let aligned = gpu::aligned(&[dy_td, x_td, weight_d, dx_td]) && gpu::aligned(&more);
+        let form = form(x_td.shape().columns(), x_td.dtype(), aligned, false);
+        let kernel = Function::new(self.family, form.backward).with_dtype(x_td.dtype());
+        let launch = x_td.device().kernel(kernel).read(*dy_td).read(self.dsum).read(*x_td).read(*weight_d);
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(*statistic));
-        let launch = add_sizes(operator, launch.write(*dx), x)?.read(dx.maxima());
-        let bytes = gpu::bytes(&[dy, x, dx]) + gpu::bytes(statistics) + gpu::bytes(&more);
-        let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
-        Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
+        let launch = add_sizes(operator, launch.write(*dx_td), x_td)?.read(dx_td.maxima());
+        let bytes = gpu::bytes(&[dy_td, x_td, dx_td]) + gpu::bytes(statistics) + gpu::bytes(&more);
+        let launch = launch.cost(bytes, self.flops_per_element * x_td.elements() as u64);
+        Ok(launch.launch(grid(operator, x_td, form.rows_per_block)?, gpu::THREADS)?)
     }
 }
 
 impl BackwardWeight<'_> {
     pub(in crate::ops) fn launch(&self, operator: &'static str) -> Result<()> {
-        let Self { dy, x, statistics, workspace, .. } = self;
-        let cut = Cut::divide(operator, dy, gpu::aligned(&[dy, x]))?;
-        let kernel = Function::new(self.family, "weight_sums").with_dtype(dy.dtype());
-        let launch = dy.device().kernel(kernel).read(*dy).read(*x);
+        let Self { dy: dy_td, x: x_td, statistics, workspace, .. } = self;
+        let cut = Cut::divide(operator, dy_td, gpu::aligned(&[dy_td, x_td]))?;
+        let kernel = Function::new(self.family, "weight_sums").with_dtype(dy_td.dtype());
+        let launch = dy_td.device().kernel(kernel).read(*dy_td).read(*x_td);
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(*statistic));
         let launch = launch.write(*workspace);
         let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
-        let launch = launch.cost(gpu::bytes(&[dy, x]), self.flops_per_element * dy.elements() as u64);
+        let launch =
+            launch.cost(gpu::bytes(&[dy_td, x_td]), self.flops_per_element * dy_td.elements() as u64);
         launch.launch(cut.grid(), gpu::THREADS)?;
-        let width = DType::F32.bytes() * x.shape().columns();
+        let width = DType::F32.bytes() * x_td.shape().columns();
         self.targets.iter().enumerate().try_for_each(|(index, target)| {
             columns::finish(self.family, workspace, index * width, &cut, self.sums * cut.width, target)
         })
@@ -104,12 +105,12 @@ impl BackwardWeight<'_> {
 }
 
 /// Adds the numbers of rows and columns to a launch.
-fn add_sizes<'a>(operator: &'static str, launch: Launch<'a>, x: &Tensor) -> Result<Launch<'a>> {
-    let rows = x.shape().rows();
-    let width = x.shape().columns();
+fn add_sizes<'a>(operator: &'static str, launch: Launch<'a>, x_td: &Tensor) -> Result<Launch<'a>> {
+    let rows = x_td.shape().rows();
+    let width = x_td.shape().columns();
     Ok(launch.u32(gpu::word(operator, rows)?).u32(gpu::word(operator, width)?))
 }
 
-fn grid(operator: &'static str, x: &Tensor, rows_per_block: usize) -> Result<[u32; 3]> {
-    Ok([gpu::word(operator, x.shape().rows().div_ceil(rows_per_block))?, 1, 1])
+fn grid(operator: &'static str, x_td: &Tensor, rows_per_block: usize) -> Result<[u32; 3]> {
+    Ok([gpu::word(operator, x_td.shape().rows().div_ceil(rows_per_block))?, 1, 1])
 }

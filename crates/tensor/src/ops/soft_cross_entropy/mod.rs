@@ -16,7 +16,7 @@ use super::check;
 use super::cross_entropy::{Mean, Output};
 use crate::{Result, Tensor};
 
-/// Computes the mean cross-entropy of `logits [.., classes]`, f32 or a half type, and its gradient, as
+/// Computes the mean cross-entropy of `logits_tv [.., classes]`, f32 or a half type, and its gradient, as
 /// [`cross_entropy::forward`](super::cross_entropy::forward). `targets` are u32: one class per row, or
 /// [`MIXED`] values per row. Ignored rows have no loss and no gradient.
 ///
@@ -24,30 +24,30 @@ use crate::{Result, Tensor};
 /// Shapes or types that do not agree, no row, a class outside 0..classes (on a GPU it ends the process's use
 /// of the device), out of memory.
 pub fn forward(
-    logits: Tensor,
+    logits_tv: Tensor,
     targets: &Tensor,
     smoothing: f32,
     mean: Mean<'_>,
     with_gradient: bool,
 ) -> Result<Output> {
     const OPERATOR: &str = "soft_cross_entropy.forward";
-    let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;
+    let dtype = check::computed(OPERATOR, &[("logits", &logits_tv)])?;
     check::dtype(OPERATOR, "targets", targets, DType::U32)?;
-    check::not_empty(OPERATOR, "logits", &logits)?;
+    check::not_empty(OPERATOR, "logits", &logits_tv)?;
     mean.check(OPERATOR)?;
-    let rows = logits.shape().rows();
-    let classes = logits.shape().columns();
+    let rows = logits_tv.shape().rows();
+    let classes = logits_tv.shape().columns();
     let each = if is_mixed(targets, rows) { MIXED } else { 1 };
     if targets.elements() != each * rows {
         let expected = format!("{rows} or {MIXED} · {rows} elements");
         return Err(check::wrong(OPERATOR, "targets", targets, expected));
     }
-    let device = logits.device().clone();
+    let device = logits_tv.device().clone();
     let loss = Tensor::empty(&device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
     // The gradient overwrites the scores.
-    let scores = match with_gradient {
-        true => logits.into_unique(Request::new(Category::ActivationGradient, OPERATOR))?,
-        false => logits,
+    let scores_tv = match with_gradient {
+        true => logits_tv.into_unique(Request::new(Category::ActivationGradient, OPERATOR))?,
+        false => logits_tv,
     };
     // One f32 loss per row.
     let workspace = Tensor::workspace(&device, OPERATOR, 4 * rows)?;
@@ -61,9 +61,9 @@ pub fn forward(
             let total = dispatch!(
                 dtype,
                 T => match with_gradient {
-                    false => cpu::losses::<T>(&scores.read::<T>()?, &targets, classes, smoothing),
+                    false => cpu::losses::<T>(&scores_tv.read::<T>()?, &targets, classes, smoothing),
                     true => cpu::losses_and_gradient::<T>(
-                        &mut scores.write::<T>()?, &targets, classes, smoothing, weight,
+                        &mut scores_tv.write::<T>()?, &targets, classes, smoothing, weight,
                     ),
                 },
                 _ => 0.0,
@@ -72,8 +72,8 @@ pub fn forward(
         }
         Backend::Cuda => {
             let call = cuda::Call { each, smoothing, mean, gradient: with_gradient };
-            cuda::forward(OPERATOR, &scores, targets, call, &workspace, &loss)?;
+            cuda::forward(OPERATOR, &scores_tv, targets, call, &workspace, &loss)?;
         }
     }
-    Ok(Output { loss, gradient: with_gradient.then_some(scores) })
+    Ok(Output { loss, gradient: with_gradient.then_some(scores_tv) })
 }

@@ -18,22 +18,23 @@ pub(crate) fn forward(
     geometry: Geometry,
     qkv: &Qkv<Tensor>,
     masks: Masks<'_>,
-    output: &Tensor,
-    logsumexp: &Tensor,
+    output_blc: &Tensor,
+    logsumexp_bhl: &Tensor,
 ) -> Result<()> {
-    let call = Call::new(operator, geometry, qkv, masks, &[output])?;
+    let call = Call::new(operator, geometry, qkv, masks, &[output_blc])?;
     let width = call.width;
     let scale = geometry.scale();
-    let bytes = array_bytes(qkv) + gpu::bytes(&[output, logsumexp]);
+    let bytes = array_bytes(qkv) + gpu::bytes(&[output_blc, logsumexp_bhl]);
     let kernel = |family, variant, name| {
-        let launch = call.kernel(family, variant, name).write(output).write(logsumexp);
+        let launch = call.kernel(family, variant, name).write(output_blc).write(logsumexp_bhl);
         call.read(launch, qkv).cost(bytes, geometry.flops(1, 1))
     };
     match call.form {
         Form::Half(half) => {
             let block = half.forward();
             let launch = call.layout(kernel(half.family, half.variant, "forward").u32(call.time));
-            let launch = call.masked(launch.f32(scale).u32(u32::from(call.aligned))).write(output.maxima());
+            let launch =
+                call.masked(launch.f32(scale).u32(u32::from(call.aligned))).write(output_blc.maxima());
             let launch = if half.padded { call.sinks(launch.u32(width)) } else { launch };
             call.values(launch)
                 .shared(block.shared)
@@ -45,7 +46,7 @@ pub(crate) fn forward(
             let rows = query_tiles * CONSUMER_ROWS * consumers + slots * keys;
             let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
             let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(scale);
-            call.pairs(launch.write(output.maxima()))
+            call.pairs(launch.write(output_blc.maxima()))
                 .shared(rows * hopper_row_bytes(width) + 2048)
                 .launch(call.hopper_grid(call.time, consumers, call.heads), hopper_threads(consumers))?;
         }
