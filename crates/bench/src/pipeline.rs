@@ -192,14 +192,14 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
 fn time_transfer(worker: &mut Worker) -> Result<u64> {
     let rank = worker.grid().rank();
     let first = worker.grid().rank_at(&Axis::ALL.map(|axis| (axis, 0)));
-    let Some(crossing) = worker.blueprint().crossings.first().copied() else { return Ok(0) };
+    let Some(boundary) = worker.blueprint().boundaries.first().copied() else { return Ok(0) };
     let second = worker.grid().seen_from(first)?.rank_at(&[(Axis::Pipeline, 1)]);
     worker.communicator().control.barrier()?;
     if ![first, second].contains(&rank) {
         return Ok(0);
     }
     let request = Request::new(Category::Communication, "transfer").on(StreamKind::Transfer);
-    let tensor = Tensor::empty(worker.device(), crossing.shape, crossing.dtype, request)?;
+    let tensor = Tensor::empty(worker.device(), boundary.shape, boundary.dtype, request)?;
     let group = &mut worker.communicator().group;
     group.synchronize(StreamKind::Transfer)?;
     let began = Instant::now();
@@ -230,7 +230,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
     let step = steps.get(steps.len() / 2).cloned().unwrap_or_default();
     let makespan = span(&step).max(1);
     let timeline = simulated(&schedule, &step, measured.transfer)?;
-    let crossing = blueprint.crossings.first();
+    let boundary = blueprint.boundaries.first();
     let rank = |(index, recorded): (usize, &Recorded)| {
         let peak = |statistic| measured.statistics.get(ranks[index]).map_or(0, |rank| rank.get(statistic));
         PipelineRank {
@@ -256,7 +256,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
         passes_milliseconds: makespan as f64 / 1e6,
         simulated_milliseconds: timeline.makespan as f64 / 1e6,
         transfer_milliseconds: measured.transfer as f64 / 1e6,
-        transfer_bytes: crossing.map_or(0, |cut| (cut.shape.elements() * cut.dtype.bytes()) as u64),
+        transfer_bytes: boundary.map_or(0, |cut| (cut.shape.elements() * cut.dtype.bytes()) as u64),
         loss: measured.loss,
         ranks: step.iter().enumerate().map(rank).collect(),
     })

@@ -8,7 +8,7 @@ use collective::{Communicator, DividedGroup, GridShape};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
-use parallel::pipeline::{Crossing, StagePart};
+use parallel::pipeline::{StageBoundary, StagePart};
 use tensor::{Tensor, ops};
 
 use crate::error::{BenchError, Result};
@@ -110,7 +110,7 @@ fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<Layer
         while layer == 0 && began.elapsed() < warm_up {
             both[0].step()?;
         }
-        let [times, longer] = times_in_turn(both)?;
+        let [times, longer] = alternating_times(both)?;
         // Recomputation happens in the half that computes the input's gradient.
         layers.push(LayerTimes {
             recomputed: longer.backward_input.saturating_sub(times.backward_input),
@@ -142,13 +142,13 @@ struct Alone<'a> {
 type Passes = [Mark; 4];
 
 impl<'a> Alone<'a> {
-    /// Creates the stage. `crossings` are the activations before and after it.
+    /// Creates the stage. `boundaries` are the activations before and after it.
     fn new(
         setup: &Setup,
         device: &'a Device,
         config: &RunConfig,
         stage: &Stage,
-        crossings: [Option<Crossing>; 2],
+        boundaries: [Option<StageBoundary>; 2],
     ) -> Result<Self> {
         let grid = config.parallel.grid().seen_from(0)?;
         let host = build::host_pool(device, config)?;
@@ -160,7 +160,7 @@ impl<'a> Alone<'a> {
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;
-        let [before, after] = crossings.map(|cut| cut.map(|cut| random(device, cut)).transpose());
+        let [before, after] = boundaries.map(|cut| cut.map(|cut| random(device, cut)).transpose());
         let first_batch::Uploaded { inputs, targets, pass } =
             first_batch::first(config, &*setup.dataset.source, device)?;
         Ok(Alone {
@@ -251,7 +251,7 @@ impl<'a> Alone<'a> {
 }
 
 /// Returns the median times of both stages over some steps, which alternate so that disturbances affect both.
-fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
+fn alternating_times(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
     for alone in &mut both {
         for _ in 0..WARM_UP {
             alone.step()?;
@@ -281,7 +281,7 @@ fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
 }
 
 /// Creates an activation between stages with random values, on which the time of a matmul depends.
-fn random(device: &Device, cut: Crossing) -> Result<Tensor> {
+fn random(device: &Device, cut: StageBoundary) -> Result<Tensor> {
     let tensor = measure::tensor(device, cut)?;
     ops::random::uniform(&tensor, 1, "profile", -1.0, 1.0)?;
     Ok(tensor)

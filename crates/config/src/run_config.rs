@@ -95,7 +95,7 @@ impl RunConfig {
     /// Returns which replica runs each micro-batch of a validation: replicas in turn.
     #[must_use]
     pub fn validation_assignment(&self) -> Assignment {
-        self.in_turn(self.validation_micro_batches() as usize)
+        self.round_robin(self.validation_micro_batches() as usize)
     }
 
     /// Returns whether there is validation data: separate files, or a held-out fraction.
@@ -123,8 +123,8 @@ impl RunConfig {
         if self.parallel.shards_weights() { self.parallel.owners() } else { 1 }
     }
 
-    fn in_turn(&self, count: usize) -> Assignment {
-        let assignment = Assignment::in_turn(count, self.parallel.data);
+    fn round_robin(&self, count: usize) -> Assignment {
+        let assignment = Assignment::round_robin(count, self.parallel.data);
         if self.parallel.shards_weights() { assignment.padded() } else { assignment }
     }
 
@@ -138,7 +138,7 @@ impl RunConfig {
     /// replicas in turn.
     #[must_use]
     pub fn pairs_assignment(&self, micro_batches: usize) -> Assignment {
-        self.in_turn(micro_batches)
+        self.round_robin(micro_batches)
     }
 
     /// Returns the rows of a micro-batch: sequences or images, two for each preference pair.

@@ -23,7 +23,7 @@ impl CycledSource {
 }
 
 /// Fills `out` with micro-batch `number` of the cycle. `read` reads it the first time.
-fn turn(
+fn read_cycled(
     first: &[OnceLock<MicroBatch>],
     number: u64,
     out: &mut MicroBatch,
@@ -47,7 +47,7 @@ fn turn(
 
 impl Source for CycledSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        turn(&self.training, number, out, |number, out| self.source.train(number, out))
+        read_cycled(&self.training, number, out, |number, out| self.source.train(number, out))
     }
 
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
@@ -55,7 +55,7 @@ impl Source for CycledSource {
         if index >= count {
             return Err(Error::NoSuchValidation { index, count });
         }
-        turn(&self.validation, index, out, |index, out| self.source.validation(index, out))
+        read_cycled(&self.validation, index, out, |index, out| self.source.validation(index, out))
     }
 
     fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {

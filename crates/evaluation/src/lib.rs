@@ -24,7 +24,7 @@ use std::sync::Arc;
 use collective::{Axis, Communicator};
 use device::Device;
 use nn::Model;
-use parallel::data::{WalkKind, WeightUnits};
+use parallel::data::{WeightUnits, WorkKind};
 use worker::engine::Engine;
 use worker::state::loading;
 use worker::validation::results;
@@ -99,7 +99,7 @@ impl Evaluator {
     /// Returns the results of this rank's micro-batches, at most `most`; empty unless it has the last stage.
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         for units in self.models.iter().filter_map(|(_, units)| units.as_ref()) {
-            units.begin(WalkKind::Forward, &self.engine.groups.divided(Axis::Data)?.within)?;
+            units.begin(WorkKind::Forward, &self.engine.groups.divided(Axis::Data)?.within)?;
         }
         let models = self.models.iter().map(|(model, _)| &**model).collect();
         Ok(self.engine.losses(models, most, Some(on_losses))?.0)

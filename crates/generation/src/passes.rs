@@ -4,7 +4,7 @@ use autograd::{CachedPass, Pass, Tape, Var};
 use collective::Axis;
 use device::{Category, Request};
 use nn::Model;
-use parallel::data::{WalkKind, WeightUnits};
+use parallel::data::{WeightUnits, WorkKind};
 use parallel::pipeline::{Action, ActionPart, Feed};
 use tensor::Tensor;
 
@@ -54,7 +54,7 @@ impl Passes {
                 self.pass(&inputs, Use::Fill(slot))?;
             }
         }
-        self.idle(WalkKind::Fill, most.saturating_sub(self.count(lines)))
+        self.idle(WorkKind::Fill, most.saturating_sub(self.count(lines)))
     }
 
     /// Extends all slots by the tokens of `state`. Returns the logits after each line's last token, `[rows,
@@ -90,7 +90,7 @@ impl Passes {
                 None => is_last = false,
             }
         }
-        self.idle(WalkKind::Forward, most.saturating_sub(self.count(lines)))?;
+        self.idle(WorkKind::Forward, most.saturating_sub(self.count(lines)))?;
         Ok(is_last.then_some(all))
     }
 
@@ -99,7 +99,7 @@ impl Passes {
     }
 
     /// Joins the weight gathers of `count` passes that other replicas run and this one does not.
-    fn idle(&self, kind: WalkKind, count: usize) -> Result<()> {
+    fn idle(&self, kind: WorkKind, count: usize) -> Result<()> {
         for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
             let group = self.engine.groups.divided(Axis::Data)?.within;
             (0..count).try_for_each(|_| units.repeat(kind, &group))?;
@@ -115,7 +115,7 @@ impl Passes {
     /// Runs one pass of `inputs [rows, time]` through all stages, each rank computing its own. Returns the
     /// last stage's output, if this rank has it.
     fn pass(&mut self, inputs: &Tensor, uses: Use<'_>) -> Result<Option<Tensor>> {
-        let kind = if matches!(uses, Use::Fill(_)) { WalkKind::Fill } else { WalkKind::Forward };
+        let kind = if matches!(uses, Use::Fill(_)) { WorkKind::Fill } else { WorkKind::Forward };
         for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
             units.begin(kind, &self.engine.groups.divided(Axis::Data)?.within)?;
         }

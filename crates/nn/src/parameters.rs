@@ -72,13 +72,13 @@ pub struct Use {
     /// The parameter.
     pub parameter: ParameterId,
     /// Index of the use's branch, and position within it.
-    turn: (usize, Turn),
+    position: (usize, BranchPosition),
 }
 
 /// Position of a gradient within its branch, in the reverse of the order in which backward completes
 /// gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum BranchPosition {
     /// A parameter of all shards, created before the shards' parameters.
     Before,
     /// A parameter of the local shard with this index.
@@ -108,7 +108,7 @@ pub struct Parameters {
     /// Index of the branch that new uses belong to.
     branch: usize,
     /// While a branch is being built, the position of a new parameter of all shards.
-    turn: Option<Turn>,
+    position: Option<BranchPosition>,
     /// Index of the unit that new parameters belong to.
     unit: usize,
     /// Role of new parameters of two or more dimensions.
@@ -142,7 +142,7 @@ impl Parameters {
             placements: PlacementTable::new(),
             shard: None,
             branch: 0,
-            turn: None,
+            position: None,
             unit: 0,
             role: ParameterRole::Matrix,
             list: Vec::new(),
@@ -375,8 +375,8 @@ impl Parameters {
             return Weight::frozen(weight).in_codes(blocks);
         }
         let id = UseId(self.uses.len() as u32);
-        let turn = self.next_turn();
-        self.uses.push(Use { id, parameter, turn });
+        let position = self.next_position();
+        self.uses.push(Use { id, parameter, position });
         Weight::new(weight, id)
     }
 

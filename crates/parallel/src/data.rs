@@ -2,6 +2,7 @@
 
 mod assignment;
 mod buckets;
+mod buffer_assignment;
 mod collectives;
 mod gather;
 mod groups;
@@ -9,7 +10,6 @@ mod lanes;
 mod matrices;
 mod options;
 mod reduction;
-mod slots;
 mod stream_order;
 mod visits;
 mod weight_layout;
@@ -24,8 +24,8 @@ pub use lanes::Lanes;
 pub use matrices::{MatrixOwners, MatrixParameter, MatrixPart, MatrixScale, StageRanks, matrix_peers};
 pub use options::{Reduction, ReductionOptions};
 pub(crate) use reduction::SinkPhase;
-pub use reduction::{GradientObserver, GradientReduction, MicroBatchSink, SharedTensors, sets_in_turn};
+pub use reduction::{GradientObserver, GradientReduction, MicroBatchSink, SharedTensors, round_sets};
 pub(crate) use stream_order::between_compute;
 pub use weight_layout::WeightLayout;
-pub use weight_units::{UnitOptions, WalkKind, WeightUnits};
+pub use weight_units::{UnitOptions, WeightUnits, WorkKind};
 pub use zero::{OptimizerShards, ParameterShard, shards_gradients, shards_optimizer, shards_weights};

@@ -9,7 +9,7 @@ use collective::threads::{self, Options};
 use collective::{CallKind, Communicator};
 use device::{Category, DType, Description, Device, DeviceOptions};
 use nn::{Init, Parameters, Tuning};
-use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WalkKind, WeightLayout, WeightUnits};
+use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WeightLayout, WeightUnits, WorkKind};
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::norm::CHUNK;
@@ -73,7 +73,7 @@ impl Sharded {
 
     /// Runs the passes of a step.
     fn step(&self, communicator: &Communicator, segment: usize) -> Vec<Vec<f32>> {
-        self.units.begin(WalkKind::Step, &communicator.group).unwrap();
+        self.units.begin(WorkKind::Step, &communicator.group).unwrap();
         step(&self.device, &self.layers, segment)
     }
 
@@ -181,7 +181,7 @@ fn frozen_weights_are_gathered_too() {
 }
 
 #[test]
-fn between_walks_a_rank_holds_its_parts_and_the_buffers() {
+fn between_steps_a_rank_holds_its_parts_and_the_buffers() {
     for ranks in 1..=4 {
         let bytes = |communicator: &Communicator, prefetch: usize| {
             let sharded = Sharded::on(communicator, prefetch, &[]);
@@ -216,7 +216,7 @@ fn gathering_ahead_adds_no_call() {
     let calls = |communicator: &Communicator, prefetch: usize| {
         let sharded = Sharded::on(communicator, prefetch, &[]);
         let count = || communicator.group.traffic().get(CallKind::AllGather).calls;
-        let walks = [0, 0, 0, 1, 1, 1].map(|segment| {
+        let gathers = [0, 0, 0, 1, 1, 1].map(|segment| {
             let before = count();
             sharded.step(communicator, segment);
             sharded.units.outdate();
@@ -225,12 +225,12 @@ fn gathering_ahead_adds_no_call() {
         let before = count();
         sharded.step(communicator, 1);
         sharded.step(communicator, 1);
-        (walks, count() - before)
+        (gathers, count() - before)
     };
-    for (prefetch, (walks, repeated)) in on_ranks(2, calls) {
+    for (prefetch, (gathers, repeated)) in on_ranks(2, calls) {
         // The first work of a kind has no known order, so nothing is gathered ahead.
-        let [plain, recomputed] = [walks[0], walks[3]];
-        assert_eq!(walks, [plain, plain, plain, recomputed, recomputed, recomputed], "prefetch {prefetch}");
+        let [plain, recomputed] = [gathers[0], gathers[3]];
+        assert_eq!(gathers, [plain, plain, plain, recomputed, recomputed, recomputed], "prefetch {prefetch}");
         match prefetch {
             // Table, layers, table; and back. The first input has no gradient, for which backward would need
             // the table; recomputation needs it.
@@ -275,7 +275,7 @@ fn halve(tensor: &Tensor) {
 
 /// A validation between steps uses units in another order.
 #[test]
-fn walks_of_both_kinds_have_the_bits() {
+fn work_of_both_kinds_have_the_bits() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let (_parameters, layers) = whole(&device, &[]);
     let expected = step(&device, &layers, 0);
@@ -283,7 +283,7 @@ fn walks_of_both_kinds_have_the_bits() {
     let steps = |communicator: &Communicator, prefetch: usize| {
         let sharded = Sharded::on(communicator, prefetch, &[]);
         [(); 3].map(|()| {
-            sharded.units.begin(WalkKind::Forward, &communicator.group).unwrap();
+            sharded.units.begin(WorkKind::Forward, &communicator.group).unwrap();
             let tape = Tape::new(&sharded.device, Mode::Evaluate);
             let output = forward(&tape, &sharded.layers, 0).unwrap().tensor().to_vec::<f32>().unwrap();
             (output, sharded.step(communicator, 0))
@@ -305,7 +305,7 @@ fn meta_ranks_gather_the_same_bytes() {
             [statistics.allocated(), statistics.peak_allocated()]
         };
         let before = statistics();
-        sharded.units.begin(WalkKind::Step, &communicator.group).unwrap();
+        sharded.units.begin(WorkKind::Step, &communicator.group).unwrap();
         let tape = Tape::new(&sharded.device, Mode::Train).with_pass(Pass::default());
         drop(forward(&tape, &sharded.layers, 0).unwrap());
         drop(tape);
@@ -348,7 +348,7 @@ fn ranks_hold_each_initial_value_once() {
 }
 
 #[test]
-fn a_use_before_the_first_walk_is_refused() {
+fn a_use_before_the_first_work_is_refused() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let sharded = Sharded::new(device, (0, 2), 1, &[]);
     let refused = forward(&Tape::new(&sharded.device, Mode::Train), &sharded.layers, 0).unwrap_err();

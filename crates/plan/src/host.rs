@@ -7,7 +7,7 @@ use collective::kept_bytes;
 use config::RunConfig;
 use device::host::{AddressLimit, CountedAddresses, HostCapacity};
 use device::{Category, DType, Kind};
-use parallel::pipeline::Crossing;
+use parallel::pipeline::StageBoundary;
 use serde::Serialize;
 use serde_json::{Value, json};
 use system::threads;
@@ -196,11 +196,11 @@ fn written_bytes(plans: &Plans) -> u64 {
 
 /// Returns the bytes of a rank's message buffers, on transports over host memory.
 fn message_bytes(setup: &Setup, plans: &Plans) -> u64 {
-    let crossing = |cut: &Crossing| (cut.shape.elements() * cut.dtype.bytes()) as u64;
-    let crossings = setup.blueprint.crossings.iter().map(crossing).max().unwrap_or(0);
+    let boundary = |cut: &StageBoundary| (cut.shape.elements() * cut.dtype.bytes()) as u64;
+    let boundaries = setup.blueprint.boundaries.iter().map(boundary).max().unwrap_or(0);
     let scratch = |plan: &Plan| plan.counters.get(Statistic::LiveBytes(Category::Communication));
     let sums = plans.roles().iter().map(scratch).max().unwrap_or(0);
-    kept_bytes(crossings.max(sums))
+    kept_bytes(boundaries.max(sums))
 }
 
 /// Returns the address space that a CPU run reserves without using it, if address space is the process's

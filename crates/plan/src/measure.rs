@@ -6,8 +6,8 @@ use autograd::{Mode, Source, Tape, Var};
 use collective::DividedGroup;
 use device::{CallLog, Category, Description, Device, Kind, Request};
 use nn::{Input, Model, Stage};
-use parallel::data::WalkKind;
-use parallel::pipeline::{Crossing, HeldBytes, StagePart};
+use parallel::data::WorkKind;
+use parallel::pipeline::{HeldBytes, StageBoundary, StagePart};
 use tensor::Tensor;
 
 use crate::error::Result;
@@ -35,7 +35,7 @@ pub struct LayerMeasure {
     /// Bytes that the layer keeps allocated.
     pub bytes: HeldBytes,
     /// Shape and dtype of the activation sent to the next layer.
-    pub output: Option<Crossing>,
+    pub output: Option<StageBoundary>,
 }
 
 /// Measures every layer of the model as a separate stage. The first includes everything before the layers,
@@ -58,7 +58,7 @@ pub(crate) fn logged_layer(
     config: &RunConfig,
     dataset: &Dataset,
     description: &Description,
-    (layer, before): (usize, Option<Crossing>),
+    (layer, before): (usize, Option<StageBoundary>),
 ) -> Result<(LayerMeasure, [CallLog; 3])> {
     let device = blueprint::meta(description)?;
     let stage = Stage { layers: layer..layer + 1, model_layers: config.layers() };
@@ -70,7 +70,7 @@ fn layer_alone(
     dataset: &Dataset,
     device: &Device,
     stage: &Stage,
-    before: Option<Crossing>,
+    before: Option<StageBoundary>,
 ) -> Result<(LayerMeasure, [CallLog; 3])> {
     let start = held(device);
     let grid = config.parallel.grid().seen_from(0)?;
@@ -96,7 +96,7 @@ fn layer_alone(
     };
     for StagePart { model, reduction, weights } in &mut parts {
         if let Some(units) = weights {
-            units.begin(WalkKind::Step, &group.within)?;
+            units.begin(WorkKind::Step, &group.within)?;
         }
         let start = held(device);
         let before_passes = work(device);
@@ -135,14 +135,14 @@ fn layer_alone(
 
 /// Tape, output, and the gradient's source for backward: the loss, or a stand-in for an output that has been
 /// freed.
-type Forward = (Tape, Option<Var>, Option<(Source, Crossing)>);
+type Forward = (Tape, Option<Var>, Option<(Source, StageBoundary)>);
 
 fn passed_forward(
     config: &RunConfig,
     dataset: &Dataset,
     model: &dyn Model,
     stage: &Stage,
-    before: Option<Crossing>,
+    before: Option<StageBoundary>,
 ) -> Result<Forward> {
     let device = model.parameters().device();
     let first_batch::Uploaded { inputs, targets, pass } =
@@ -160,12 +160,12 @@ fn passed_forward(
     }
     let (shape, dtype, gradient) =
         (output.tensor().shape(), output.tensor().dtype(), output.wants_gradient());
-    let cut = Crossing { shape, dtype, evaluated_dtype: dtype, gradient };
+    let cut = StageBoundary { shape, dtype, evaluated_dtype: dtype, gradient };
     Ok((tape, None, Some((output.source(), cut))))
 }
 
 /// Allocates an activation that is sent between stages, with uninitialized values.
-pub fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
+pub fn tensor(device: &Device, cut: StageBoundary) -> Result<Tensor> {
     Ok(Tensor::empty(device, cut.shape, cut.dtype, Request::new(Category::Communication, "crossing"))?)
 }
 

@@ -32,10 +32,10 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
         ),
         config::PartitionPolicy::Smallest => {
             let measured = measure::layers(config, dataset, description)?;
-            let crossing = measured.iter().filter_map(|layer| layer.output);
-            let crossing = crossing.map(|cut| (cut.shape.elements() * cut.dtype.bytes()) as u64).max();
+            let transfer = measured.iter().filter_map(|layer| layer.output);
+            let transfer = transfer.map(|cut| (cut.shape.elements() * cut.dtype.bytes()) as u64).max();
             let layers = measured.iter().map(|layer| layer.bytes).collect();
-            let bytes = LayerBytes { layers, crossing: crossing.unwrap_or(0) };
+            let bytes = LayerBytes { layers, transfer: transfer.unwrap_or(0) };
             Partition::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
         }
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use collective::{Axis, AxisTraffic, Communicator};
 use device::Description;
 use memory::Statistics;
-use parallel::data::{Lanes, sets_in_turn};
+use parallel::data::{Lanes, round_sets};
 use parallel::pipeline::PlanWork;
 use telemetry::step_trace::RunPart;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
@@ -211,7 +211,7 @@ impl Role {
             true => {
                 let config = &setup.config;
                 let (sets, parts) =
-                    sets_in_turn(config.reduction_assignment(), index, config.parallel.reduction);
+                    round_sets(config.reduction_assignment(), index, config.parallel.reduction);
                 (config.training_assignment().count(replica), sets, parts, Vec::new())
             }
             false => {

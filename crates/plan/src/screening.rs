@@ -83,7 +83,7 @@ impl<'a> Screen<'a> {
         // Nanosecond resolution suffices for passes.
         let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
         let links = Links::from_rates(&self.rates, self.device.gpus_per_host());
-        let exchange = Exchange::from_config(config, layers.crossing(), links);
+        let exchange = Exchange::from_config(config, layers.output_bytes(), links);
         let times = stages.iter().map(|stage| {
             let [forward, input, weight] = layers.passes(stage);
             let count = stage.layers.len();
@@ -96,7 +96,7 @@ impl<'a> Screen<'a> {
             }
         });
         let neighbours = Peers::along(config.parallel.grid(), Axis::Pipeline);
-        let transfer = nanoseconds(links.next(neighbours, layers.crossing()));
+        let transfer = nanoseconds(links.next(neighbours, layers.output_bytes()));
         let times = ActionTimes { stages: times.collect(), transfer };
         let makespan = self.makespan(config, times)?;
         let layout = StageLayout { ranks: config.parallel.pipeline, stages: stages.len() };

@@ -9,6 +9,7 @@
 //! A value of one block, such as any value of an undivided layer, costs as much as its tensor.
 
 mod gradient_sums;
+mod iteration;
 mod map;
 mod pieces;
 mod placement;
@@ -17,7 +18,6 @@ mod redistribute;
 mod sequence;
 mod shards;
 mod var;
-mod walk;
 
 pub(crate) use map::map_all;
 pub use map::{FromBlocks, map};

@@ -94,12 +94,12 @@ impl Post for MpiPost {
         outgoing.is_empty()
     }
 
-    fn idle(&self, turns: u32, deadline: Instant) {
-        match turns.checked_sub(self.spins) {
+    fn idle(&self, idle_rounds: u32, deadline: Instant) {
+        match idle_rounds.checked_sub(self.spins) {
             None => std::hint::spin_loop(),
             Some(..YIELDS) => std::thread::yield_now(),
-            Some(turns) => {
-                let sleep = SLEEPS[usize::from(turns > YIELDS + SHORT_SLEEPS)];
+            Some(idle_rounds) => {
+                let sleep = SLEEPS[usize::from(idle_rounds > YIELDS + SHORT_SLEEPS)];
                 std::thread::sleep(sleep.min(deadline.saturating_duration_since(Instant::now())));
             }
         }

@@ -52,8 +52,8 @@ pub(crate) trait Post {
     }
 
     /// Yields the processor until something arrives or `deadline` passes, and may return earlier. The more
-    /// `turns` in a row made no progress, the longer it yields.
-    fn idle(&self, turns: u32, deadline: Instant);
+    /// `idle_rounds` in a row made no progress, the longer it yields.
+    fn idle(&self, idle_rounds: u32, deadline: Instant);
 
     /// Returns a time limit for ending the transport, to be dropped once it has ended.
     fn ending(&self, _timeout: Duration, _processes: Arc<Processes>) -> Box<dyn Any> {

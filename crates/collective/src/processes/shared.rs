@@ -253,10 +253,10 @@ impl Shared {
 
     /// Yields the processor, longer the longer there was no progress.
     pub(crate) fn idle(&self, deadline: Instant) {
-        let turns = self.idle.get();
-        self.idle.set(turns.saturating_add(1));
+        let idle_rounds = self.idle.get();
+        self.idle.set(idle_rounds.saturating_add(1));
         // Returns early enough to check the processes of this host.
-        self.post.idle(turns, deadline.min(Instant::now() + LOOK));
+        self.post.idle(idle_rounds, deadline.min(Instant::now() + LOOK));
     }
 
     /// Announces that this rank has made all its calls, and waits for all other ranks to do the same. A busy

@@ -146,8 +146,8 @@ impl Post for Wires {
         (0..connections.len()).find(|rank| is_closed(&connections[*rank]) && is_awaited(*rank))
     }
 
-    fn idle(&self, turns: u32, deadline: Instant) {
-        match turns {
+    fn idle(&self, idle_rounds: u32, deadline: Instant) {
+        match idle_rounds {
             ..SPINS if !self.is_crowded.get() => std::hint::spin_loop(),
             ..YIELDS if !self.is_crowded.get() => std::thread::yield_now(),
             _ => self.pump(deadline.saturating_duration_since(Instant::now())),

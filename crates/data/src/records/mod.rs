@@ -46,7 +46,7 @@ pub(crate) fn each_line(
     path: &Path,
     mut each: impl FnMut(Result<Record, Error>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    walk(path, &mut |record| match each(record) {
+    for_each_record(path, &mut |record| match each(record) {
         Ok(()) => ControlFlow::Continue(()),
         error => ControlFlow::Break(error),
     })
@@ -55,7 +55,7 @@ pub(crate) fn each_line(
 /// Returns the first object of a file; `None` if it has none.
 pub(crate) fn first_record(path: &Path) -> Result<Option<Record>, Error> {
     let mut first = None;
-    walk(path, &mut |record| ControlFlow::Break(record.map(|record| first = Some(record))))?;
+    for_each_record(path, &mut |record| ControlFlow::Break(record.map(|record| first = Some(record))))?;
     Ok(first)
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn first_byte(path: &Path) -> Result<Option<u8>, Error> {
     Ok(start.trim_ascii_start().first().copied())
 }
 
-fn walk(path: &Path, take: Take<'_>) -> Result<(), Error> {
+fn for_each_record(path: &Path, take: Take<'_>) -> Result<(), Error> {
     let flow = match Contents::open(path)? {
         Contents::Text(mut text) => {
             let wrong = |line, reason| Error::BadConversation { path: path.to_path_buf(), line, reason };

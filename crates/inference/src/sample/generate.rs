@@ -63,7 +63,7 @@ impl Queue {
 
 /// Assigns texts to replicas, round-robin.
 pub(super) fn assignment(texts: usize, replicas: usize) -> Assignment {
-    Assignment::in_turn(texts, replicas)
+    Assignment::round_robin(texts, replicas)
 }
 
 /// Generates all texts.

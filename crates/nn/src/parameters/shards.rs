@@ -4,7 +4,7 @@ use autograd::Weight;
 use collective::Axis;
 use tensor::Shape;
 
-use super::{ParameterRole, Parameters, Turn, Use};
+use super::{BranchPosition, ParameterRole, Parameters, Use};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::placements::{ParallelStyle, PlacementTable};
@@ -111,23 +111,23 @@ impl Parameters {
     /// Errors of `make`.
     pub fn branch<T>(&mut self, make: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.branch += 1;
-        self.turn = Some(Turn::Before);
+        self.position = Some(BranchPosition::Before);
         let made = make(self);
-        self.turn = None;
+        self.position = None;
         made
     }
 
     /// Returns the branch and position of the next use.
-    pub(super) fn next_turn(&mut self) -> (usize, Turn) {
-        match (self.turn, self.shard) {
+    pub(super) fn next_position(&mut self) -> (usize, BranchPosition) {
+        match (self.position, self.shard) {
             (Some(_), Some(shard)) => {
-                self.turn = Some(Turn::After);
-                (self.branch, Turn::Shard(shard))
+                self.position = Some(BranchPosition::After);
+                (self.branch, BranchPosition::Shard(shard))
             }
-            (Some(turn), None) => (self.branch, turn),
+            (Some(position), None) => (self.branch, position),
             (None, _) => {
                 self.branch += 1;
-                (self.branch, Turn::Before)
+                (self.branch, BranchPosition::Before)
             }
         }
     }
@@ -136,7 +136,7 @@ impl Parameters {
     /// gradients.
     pub fn completion_order(&self) -> Vec<Use> {
         let mut uses = self.uses.clone();
-        uses.sort_by_key(|used| used.turn);
+        uses.sort_by_key(|used| used.position);
         uses
     }
 
@@ -160,13 +160,13 @@ impl Parameters {
         }
         if !self.copied.contains_key(name) {
             let shard = self.shard.take();
-            let turn = self.turn;
+            let position = self.position;
             // It belongs to the shard that creates it first.
-            if let (Some(_), Some(shard)) = (turn, shard) {
-                self.turn = Some(Turn::Shard(shard));
+            if let (Some(_), Some(shard)) = (position, shard) {
+                self.position = Some(BranchPosition::Shard(shard));
             }
             let made = self.create(name, shape, init);
-            (self.shard, self.turn) = (shard, turn);
+            (self.shard, self.position) = (shard, position);
             self.copied.insert(name.to_owned(), made?.copied(self.shards.here));
         }
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "used before it is made" };

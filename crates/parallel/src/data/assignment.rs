@@ -14,8 +14,8 @@ use std::ops::Range;
 /// let runs = Assignment::contiguous(3, 2).with_lanes_of(2); // 6 micro-batches in 3 lanes on 2 replicas
 /// assert_eq!(runs.numbers(0).collect::<Vec<_>>(), [0, 1, 2, 3]);
 /// assert_eq!(runs.owner(5), (1, 1)); // the second micro-batch of replica 1
-/// let turns = Assignment::in_turn(3, 2);
-/// assert_eq!(turns.numbers(0).collect::<Vec<_>>(), [0, 2]);
+/// let lanes = Assignment::round_robin(3, 2);
+/// assert_eq!(lanes.numbers(0).collect::<Vec<_>>(), [0, 2]);
 /// let groups = Assignment::in_groups(8, 4, 2); // two groups of two
 /// assert_eq!(groups.numbers(2).collect::<Vec<_>>(), [4, 6]);
 /// ```
@@ -39,7 +39,7 @@ impl Assignment {
 
     /// Deals `lanes` lanes, of one micro-batch each, to `replicas` replicas in turn.
     #[must_use]
-    pub fn in_turn(lanes: usize, replicas: usize) -> Self {
+    pub fn round_robin(lanes: usize, replicas: usize) -> Self {
         Self::in_groups(lanes, replicas, replicas)
     }
 
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn padded_replicas_run_as_many_micro_batches() {
-        let padded = Assignment::in_turn(5, 3).with_lanes_of(2).padded();
+        let padded = Assignment::round_robin(5, 3).with_lanes_of(2).padded();
         assert_eq!(numbers(padded), [vec![0, 1, 6, 7], vec![2, 3, 8, 9], vec![4, 5, 0, 1]]);
         assert_eq!((padded.lanes_of(2), padded.owner(0)), (1, (0, 0)));
     }
@@ -226,9 +226,9 @@ mod tests {
     fn seven_replicas_run_eight_lanes() {
         let runs = Assignment::contiguous(8, 7);
         assert_eq!(numbers(runs), [vec![0, 1], vec![2], vec![3], vec![4], vec![5], vec![6], vec![7]]);
-        let turns = Assignment::in_turn(8, 7).with_lanes_of(2);
-        assert_eq!(turns.numbers(0).collect::<Vec<_>>(), [0, 1, 14, 15]);
-        assert_eq!((turns.count(6), turns.owner(13), turns.owner(14)), (2, (6, 1), (0, 2)));
+        let lanes = Assignment::round_robin(8, 7).with_lanes_of(2);
+        assert_eq!(lanes.numbers(0).collect::<Vec<_>>(), [0, 1, 14, 15]);
+        assert_eq!((lanes.count(6), lanes.owner(13), lanes.owner(14)), (2, (6, 1), (0, 2)));
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn lanes_are_dealt_to_one_replica_after_the_other() {
         for lane in 0..9 {
-            assert_eq!(Assignment::in_turn(9, 4).owner(lane), (lane % 4, lane / 4));
+            assert_eq!(Assignment::round_robin(9, 4).owner(lane), (lane % 4, lane / 4));
         }
     }
 

@@ -3,11 +3,11 @@
 mod lane_sums;
 mod phase;
 mod rank_sums;
+mod round_sums;
 mod run_sums;
 mod shared;
 mod sink;
 mod step_sums;
-mod turn_sums;
 mod views;
 
 use autograd::{AutogradError, UseId, Weight};
@@ -22,12 +22,12 @@ use super::options::ReductionOptions;
 use super::zero::OptimizerShards;
 use crate::error::{ParallelError, Result};
 pub(crate) use phase::SinkPhase;
+use round_sums::RoundSums;
+pub use round_sums::round_sets;
 use run_sums::RunSums;
 pub use shared::SharedTensors;
 pub use sink::{GradientObserver, MicroBatchSink};
 use step_sums::{Progress, StepSums};
-use turn_sums::TurnSums;
-pub use turn_sums::sets_in_turn;
 use views::ShardGradients;
 
 /// The persistent gradient buffers of one stage on one rank, and the state of the current step.
@@ -68,7 +68,7 @@ impl GradientReduction {
         let shards = OptimizerShards::new(options.zero_stage, parameters, &layout, owners, index);
         let (gradients, sums): (_, Box<dyn StepSums>) = match options.sums_in_shards() {
             true => {
-                let sums = TurnSums::new(device, &layout.elements, options)?;
+                let sums = RoundSums::new(device, &layout.elements, options)?;
                 let parts = Some(index);
                 (ShardGradients::new(parameters, &layout, &shards, (sums.sums(), parts))?, Box::new(sums))
             }

@@ -2,7 +2,7 @@
 
 /// A kind of work whose passes always use units in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WalkKind {
+pub enum WorkKind {
     /// The passes of a training step.
     #[default]
     Step,
@@ -17,7 +17,7 @@ pub enum WalkKind {
 /// The units used so far, and those used by the last work of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Visits {
-    kind: WalkKind,
+    kind: WorkKind,
     now: Vec<usize>,
     last: [Vec<usize>; 4],
     /// Whether the units so far equal those of the last work of this kind.
@@ -26,7 +26,7 @@ pub(super) struct Visits {
 
 impl Visits {
     /// Begins work of a kind, ending the previous work.
-    pub(super) fn begin(&mut self, kind: WalkKind) {
+    pub(super) fn begin(&mut self, kind: WorkKind) {
         let before = std::mem::take(&mut self.now);
         if !before.is_empty() {
             self.last[self.kind as usize] = before;
@@ -35,7 +35,7 @@ impl Visits {
     }
 
     /// The units used by the last work of a kind.
-    pub(super) fn last(&self, kind: WalkKind) -> Vec<usize> {
+    pub(super) fn last(&self, kind: WorkKind) -> Vec<usize> {
         self.last[kind as usize].clone()
     }
 
@@ -54,12 +54,12 @@ impl Visits {
 
 #[cfg(test)]
 mod tests {
-    use super::{Visits, WalkKind};
+    use super::{Visits, WorkKind};
 
     #[test]
-    fn a_walk_is_expected_to_repeat_the_last_of_its_kind() {
+    fn work_is_expected_to_repeat_the_last_of_its_kind() {
         let mut visits = Visits::default();
-        let mut walk = |kind, units: &[usize]| -> Vec<Vec<usize>> {
+        let mut run = |kind, units: &[usize]| -> Vec<Vec<usize>> {
             visits.begin(kind);
             let expected = |unit: &usize| {
                 visits.visit(*unit);
@@ -67,10 +67,10 @@ mod tests {
             };
             units.iter().map(expected).collect()
         };
-        assert_eq!(walk(WalkKind::Step, &[0, 1, 0]), [[]; 3].map(Vec::<usize>::from));
-        assert_eq!(walk(WalkKind::Forward, &[0, 1]), [[]; 2].map(Vec::<usize>::from));
-        assert_eq!(walk(WalkKind::Step, &[0, 1, 0]), [vec![1, 0], vec![0], vec![]]);
-        assert_eq!(walk(WalkKind::Step, &[0, 2, 0]), [vec![1, 0], vec![], vec![]]);
-        assert_eq!(walk(WalkKind::Forward, &[0, 1]), [vec![1], vec![]]);
+        assert_eq!(run(WorkKind::Step, &[0, 1, 0]), [[]; 3].map(Vec::<usize>::from));
+        assert_eq!(run(WorkKind::Forward, &[0, 1]), [[]; 2].map(Vec::<usize>::from));
+        assert_eq!(run(WorkKind::Step, &[0, 1, 0]), [vec![1, 0], vec![0], vec![]]);
+        assert_eq!(run(WorkKind::Step, &[0, 2, 0]), [vec![1, 0], vec![], vec![]]);
+        assert_eq!(run(WorkKind::Forward, &[0, 1]), [vec![1], vec![]]);
     }
 }

@@ -25,7 +25,7 @@ use nn::{ParameterId, Parameters};
 use tensor::Tensor;
 
 use super::visits::Visits;
-pub use super::visits::WalkKind;
+pub use super::visits::WorkKind;
 use super::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
 use buffers::UnitBuffers;
@@ -130,7 +130,7 @@ impl WeightUnits {
     }
 
     /// Begins work of a kind, whose units are gathered over `group`. Casts changed weights to FP8.
-    pub fn begin(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
+    pub fn begin(&self, kind: WorkKind, group: &ProcessGroup) -> Result<()> {
         let mut state = self.0.state.borrow_mut();
         state.group = Some(group.clone());
         state.visits.begin(kind);
@@ -142,7 +142,7 @@ impl WeightUnits {
 
     /// Gathers the units that the last work of a kind used, while other ranks compute and this one has
     /// nothing to do.
-    pub fn repeat(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
+    pub fn repeat(&self, kind: WorkKind, group: &ProcessGroup) -> Result<()> {
         self.begin(kind, group)?;
         let units = self.0.state.borrow().visits.last(kind);
         units.into_iter().try_for_each(|unit| self.0.visit(unit))
@@ -168,11 +168,11 @@ impl Units {
     /// Gathers a unit on the reduce stream, unless its buffer already holds it. The first operator that uses
     /// a weight waits for it.
     fn fetch(&self, state: &mut State, unit: usize) -> Result<()> {
-        let slot = self.buffers.slot_of(unit);
-        if state.held[slot] == Some(unit) {
+        let buffer = self.buffers.buffer_of(unit);
+        if state.held[buffer] == Some(unit) {
             return Ok(());
         }
-        if let Some(before) = state.held[slot].take() {
+        if let Some(before) = state.held[buffer].take() {
             self.release(before);
         }
         // After the passes that used the buffer, and after updates of offloaded shards.
@@ -202,7 +202,7 @@ impl Units {
         }
         self.buffers.arrive(unit, &self.device.arrival(STREAM)?);
         self.buffers.fill_copies(unit);
-        state.held[slot] = Some(unit);
+        state.held[buffer] = Some(unit);
         Ok(())
     }
 
@@ -278,14 +278,14 @@ impl Units {
 
     /// Gathers the units expected next, up to the first whose buffer is in use.
     fn fetch_ahead(&self, state: &mut State, current: usize) -> Result<()> {
-        let mut taken = vec![self.buffers.slot_of(current)];
+        let mut taken = vec![self.buffers.buffer_of(current)];
         for next in state.visits.following(self.options.prefetch) {
-            let slot = self.buffers.slot_of(next);
-            if taken.contains(&slot) {
+            let buffer = self.buffers.buffer_of(next);
+            if taken.contains(&buffer) {
                 break;
             }
             self.fetch(state, next)?;
-            taken.push(slot);
+            taken.push(buffer);
         }
         Ok(())
     }

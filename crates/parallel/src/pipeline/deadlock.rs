@@ -18,20 +18,21 @@ pub enum Sends {
 ///
 /// Sends must match receives, which [`validate`](crate::pipeline::validate) checks.
 pub fn deadlock(schedule: &Schedule, sends: Sends) -> Vec<Stuck> {
-    let mut walk = Walk {
+    let mut progress = Progress {
         schedule,
         sends,
         indices: vec![0; schedule.ranks],
         sent: vec![0; schedule.ranks * schedule.ranks],
     };
-    while (0..schedule.ranks).any(|rank| walk.advance(rank)) {}
-    let stuck =
-        |rank: usize| walk.current(rank).map(|action| Stuck { rank, index: walk.indices[rank], action });
+    while (0..schedule.ranks).any(|rank| progress.advance(rank)) {}
+    let stuck = |rank: usize| {
+        progress.current(rank).map(|action| Stuck { rank, index: progress.indices[rank], action })
+    };
     (0..schedule.ranks).filter_map(stuck).collect()
 }
 
 /// The progress of all ranks through their lists.
-struct Walk<'a> {
+struct Progress<'a> {
     schedule: &'a Schedule,
     sends: Sends,
     /// Index of the next action in each rank's list.
@@ -40,7 +41,7 @@ struct Walk<'a> {
     sent: Vec<usize>,
 }
 
-impl Walk<'_> {
+impl Progress<'_> {
     fn current(&self, rank: usize) -> Option<Action> {
         self.schedule.actions[rank].get(self.indices[rank]).copied()
     }

@@ -45,7 +45,7 @@ pub use across_stages::{TiedGradient, add_tied, share_from_last, stage_uses};
 pub use action::{Action, ActionKind};
 pub use deadlock::{Sends, deadlock};
 pub use error::{Result, ScheduleError, Stuck};
-pub use executor::{ActionPart, Crossing, Executor, Feed, PlanWork, Skipped, StagePart};
+pub use executor::{ActionPart, Executor, Feed, PlanWork, Skipped, StageBoundary, StagePart};
 pub use kind::{ScheduleKind, UnknownSchedule};
 pub use layout::StageLayout;
 pub use load::{Held, Load, Loads, loads};

@@ -96,7 +96,7 @@ pub struct LayerBytes {
     /// Bytes of each layer.
     pub layers: Vec<HeldBytes>,
     /// Bytes of the tensor sent from a stage to the next.
-    pub crossing: u64,
+    pub transfer: u64,
 }
 
 /// A partition of a model's layers into contiguous, non-empty stages.
@@ -164,7 +164,7 @@ impl Partition {
                 times(held.activations, level.activations).saturating_add(times(held.weights, level.weights))
             });
             let peak = loads[stage].peak;
-            let received = times(bytes.crossing, peak.received_forward + peak.received_backward);
+            let received = times(bytes.transfer, peak.received_forward + peak.received_backward);
             held.parameters.saturating_add(in_flight.max().unwrap_or(0)).saturating_add(received)
         })
     }

@@ -9,8 +9,8 @@ use nn::{Init, Input, Model, Parameters};
 use parallel::ParallelError;
 use parallel::data::{Assignment, BucketEnd, GradientReduction, Reduction, ReductionOptions};
 use parallel::pipeline::{
-    Action, ActionKind, ActionPart, Crossing, Executor, Feed, Held, Loads, Schedule, ScheduleKind, StagePart,
-    loads,
+    Action, ActionKind, ActionPart, Executor, Feed, Held, Loads, Schedule, ScheduleKind, StageBoundary,
+    StagePart, loads,
 };
 use tensor::Tensor;
 
@@ -148,14 +148,14 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
         StagePart { model, reduction, weights: None }
     };
     let mut parts: Vec<_> = stages.iter().map(part).collect();
-    let crossing = Crossing {
+    let boundary = StageBoundary {
         shape: [ROWS, WIDTH].into(),
         dtype: DType::F32,
         evaluated_dtype: DType::F32,
         gradient: true,
     };
-    let crossings = vec![crossing; schedule.stages - 1];
-    let executor = Executor::new(&device, grid, schedule.clone(), crossings)?;
+    let boundaries = vec![boundary; schedule.stages - 1];
+    let executor = Executor::new(&device, grid, schedule.clone(), boundaries)?;
     let loads = loads(schedule);
     let mut feed = Watching {
         device: device.clone(),
@@ -229,7 +229,7 @@ fn every_schedule_gives_the_gradients_of_one_rank_and_holds_its_loads() {
 fn a_schedule_for_another_number_of_ranks_is_refused() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let grid = RankGrid::new(&[(Axis::Pipeline, 2)], 0).unwrap();
-    let crossing = Crossing {
+    let boundary = StageBoundary {
         shape: [ROWS, WIDTH].into(),
         dtype: DType::F32,
         evaluated_dtype: DType::F32,
@@ -238,7 +238,7 @@ fn a_schedule_for_another_number_of_ranks_is_refused() {
     for (schedule, cuts) in
         [(schedule(ScheduleKind::GPipe, 3, 1, 3), 2), (schedule(ScheduleKind::GPipe, 2, 1, 3), 2)]
     {
-        let refused = Executor::new(&device, grid, schedule, vec![crossing; cuts]);
+        let refused = Executor::new(&device, grid, schedule, vec![boundary; cuts]);
         assert!(matches!(refused, Err(ParallelError::Grid(_))));
     }
 }

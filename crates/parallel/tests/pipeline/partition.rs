@@ -55,7 +55,7 @@ fn an_expensive_head_gets_fewer_layers() {
 #[test]
 fn the_smallest_peak_follows_the_schedule() {
     let layer = HeldBytes { parameters: 10, activations: 100, weights: 0 };
-    let bytes = LayerBytes { layers: vec![layer; 12], crossing: 1 };
+    let bytes = LayerBytes { layers: vec![layer; 12], transfer: 1 };
     let smallest = |kind| {
         let stages = loads(&schedule(kind, 4, 1, 8)).stages;
         Partition::smallest(&bytes, &stages).unwrap().counts().to_vec()
@@ -94,7 +94,7 @@ fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u
     let held =
         held.map(|held| activations * held.activations as u64 + weights * held.weights as u64).max().unwrap();
     let received = loads[stage].peak.received_forward + loads[stage].peak.received_backward;
-    sum(|part| part.parameters) + held + bytes.crossing * received as u64
+    sum(|part| part.parameters) + held + bytes.transfer * received as u64
 }
 
 fn part() -> impl Strategy<Value = HeldBytes> {
@@ -134,7 +134,7 @@ proptest! {
         mut layers in proptest::collection::vec(part(), 1..9),
         first in part(),
         last in part(),
-        crossing in 0..50_u64,
+        transfer in 0..50_u64,
         stages in 1..5_usize,
         kind in prop::sample::select(vec![
             ScheduleKind::GPipe,
@@ -149,7 +149,7 @@ proptest! {
             layers[layer].activations += more.activations;
             layers[layer].weights += more.weights;
         }
-        let bytes = LayerBytes { layers, crossing };
+        let bytes = LayerBytes { layers, transfer };
         prop_assume!(stages <= n);
         let loads = loads(&schedule(kind, stages, 1, micro_batches)).stages;
         let largest = |counts: &[usize]| (0..stages).map(|stage| peak(&bytes, &loads, counts, stage)).max();

@@ -175,7 +175,7 @@ fn deadlocks() {
 
 /// Textbook 1F1B without paired transfers: valid if sends are buffered, deadlocked if they wait.
 #[test]
-fn crossing_sends_deadlock_only_if_they_wait() {
+fn opposite_sends_deadlock_only_if_they_wait() {
     let a = Action::new;
     let mut schedule = schedule(ScheduleKind::OneForwardOneBackward, 2, 1, 2);
     let find = |list: &[Action], action: Action| list.iter().position(|other| *other == action).unwrap();

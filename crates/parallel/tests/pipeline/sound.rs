@@ -35,10 +35,10 @@ fn at_most_one_tensor_per_stage_and_direction_is_received_ahead() {
     for schedule in every() {
         let loads = validate(&schedule).unwrap().loads;
         for (stage, load) in loads.stages.iter().enumerate() {
-            let crossing = schedule.ranks > 1;
-            assert_eq!(load.peak.received_forward, usize::from(crossing && stage > 0), "{schedule:?}");
+            let has_transfers = schedule.ranks > 1;
+            assert_eq!(load.peak.received_forward, usize::from(has_transfers && stage > 0), "{schedule:?}");
             let last = stage + 1 == schedule.stages;
-            assert_eq!(load.peak.received_backward, usize::from(crossing && !last), "{schedule:?}");
+            assert_eq!(load.peak.received_backward, usize::from(has_transfers && !last), "{schedule:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reductions give the same sums, in the same order, for any distribution over ranks and buckets.
 
 mod direct;
-mod turns;
+mod rounds;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -151,14 +151,14 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Returns the exchanges of layers whose output has `crossing` bytes.
-    pub(super) fn from_config(config: &RunConfig, crossing: f64, links: Links) -> Self {
+    /// Returns the exchanges of layers whose output has `output_bytes` bytes.
+    pub(super) fn from_config(config: &RunConfig, output_bytes: f64, links: Links) -> Self {
         let parallel = &config.parallel;
         let samples = config.train.micro_batch_size as f64;
         let [tensor, context] = [Axis::Tensor, Axis::Context].map(|axis| Peers::along(parallel.grid(), axis));
         let element = config.precision.compute.bytes() as f64;
         // Partial results are in f32.
-        let layer = links.parts(tensor, (1.0 + 4.0 / element) * 2.0 * crossing);
+        let layer = links.parts(tensor, (1.0 + 4.0 / element) * 2.0 * output_bytes);
         let columns =
             config.model.cached_heads().map_or(0, |heads| heads.key_columns() + heads.value_columns());
         let values = samples * (config.model.examples().units() * columns) as f64 / tensor.ranks as f64;

@@ -110,7 +110,7 @@ impl TimedLayers {
     }
 
     /// Returns the largest number of bytes that a layer sends to the next.
-    pub(super) fn crossing(&self) -> f64 {
+    pub(super) fn output_bytes(&self) -> f64 {
         self.layers.iter().map(|layer| layer.output).fold(0.0, f64::max)
     }
 }

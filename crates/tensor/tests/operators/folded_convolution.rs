@@ -68,7 +68,7 @@ impl Operands {
     }
 
     /// Runs the convolution, then the norm of its rounded result.
-    fn in_turn(&self, dtype: DType, ending: Ending<'_>, sizes: &Sizes) -> Tensor {
+    fn separately(&self, dtype: DType, ending: Ending<'_>, sizes: &Sizes) -> Tensor {
         let [weight, bias, mean, variance] = &self.parameters(dtype);
         let (residual, relu) = match ending {
             Ending::None => (None, false),
@@ -115,11 +115,11 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
             let same = operands.folded(trial.dtype, ending, &sizes).unwrap();
             trial.same("output of weights in the compute type", &same, &actual);
             if trial.compares() {
-                let in_turn = error(&operands.in_turn(trial.dtype, ending, &sizes), &expected);
+                let separately = error(&operands.separately(trial.dtype, ending, &sizes), &expected);
                 let folded = error(&actual, &expected);
                 let least = 1e-5 * (expected.len() as f64).sqrt();
                 let what = format!("{}, {}", trial.what(part), trial.name());
-                assert!(folded <= CHANCE * in_turn.max(least), "{what}: {folded:e}, {in_turn:e}");
+                assert!(folded <= CHANCE * separately.max(least), "{what}: {folded:e}, {separately:e}");
             }
         }
     }

@@ -146,8 +146,8 @@ impl Dataset {
         // Borders of documents, and marks of tokens, are an array like the inputs each.
         let more = u64::from(self.source.packs_documents()) + u64::from(marks_tokens);
         let bytes = arrays / 2 * (2 + more);
-        let walks = 1 + u64::from(self.source.validation_micro_batches() > 0);
-        bytes.saturating_mul(walks * Prefetcher::micro_batches(prefetch) as u64)
+        let readers = 1 + u64::from(self.source.validation_micro_batches() > 0);
+        bytes.saturating_mul(readers * Prefetcher::micro_batches(prefetch) as u64)
     }
 
     /// Returns the identity of the corpus; `None` for synthetic data. The first call reads a few megabytes,

@@ -68,7 +68,7 @@ impl Engine {
         let groups = connections::connect(communicator, &device, &setup.config, grid)?;
         let blueprint = &setup.blueprint;
         let schedule = blueprint.schedule_of(&setup.config, grid.coordinate(Axis::Data))?;
-        let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
+        let mut executor = Executor::new(&device, grid, schedule, blueprint.boundaries.clone())?;
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
         }

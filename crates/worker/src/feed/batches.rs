@@ -19,11 +19,11 @@ pub(crate) fn prefetcher(setup: &Setup, groups: &mut GridGroups) -> Prefetcher {
 /// The micro-batches of the current pass over the schedule. Clones share them. Host work of a captured step
 /// reads the micro-batches of the step in which it is replayed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MicroBatches(Rc<RefCell<Option<Walk>>>);
+pub(crate) struct MicroBatches(Rc<RefCell<Option<SchedulePass>>>);
 
 /// State of one pass over the schedule.
 #[derive(Debug)]
-struct Walk {
+struct SchedulePass {
     data: Prefetcher,
     numbers: Numbers,
     /// Indices of the micro-batches to load, in order ([`Executor::data_order`]).
@@ -39,13 +39,14 @@ struct Walk {
 impl MicroBatches {
     /// Begins a pass over the schedule. `data` reads the micro-batches; `order` lists the indices to load.
     pub(crate) fn begin(&self, data: Prefetcher, numbers: Numbers, order: &Rc<[usize]>) {
-        *self.0.borrow_mut() = Some(Walk { data, numbers, order: Rc::clone(order), loaded: 0, shift: 0 });
+        *self.0.borrow_mut() =
+            Some(SchedulePass { data, numbers, order: Rc::clone(order), loaded: 0, shift: 0 });
     }
 
     /// Begins the next pass, whose micro-batches follow those of the last one.
     pub(crate) fn follow(&self, numbers: Numbers) {
-        if let Some(walk) = &mut *self.0.borrow_mut() {
-            (walk.numbers, walk.loaded, walk.shift) = (numbers, 0, 0);
+        if let Some(pass) = &mut *self.0.borrow_mut() {
+            (pass.numbers, pass.loaded, pass.shift) = (numbers, 0, 0);
         }
     }
 
@@ -56,8 +57,8 @@ impl MicroBatches {
 
     /// Makes host work that was captured for micro-batch `captured` read `micro_batch`.
     pub(crate) fn replace(&self, captured: usize, micro_batch: usize) {
-        if let Some(walk) = &mut *self.0.borrow_mut() {
-            walk.shift = micro_batch.wrapping_sub(captured);
+        if let Some(pass) = &mut *self.0.borrow_mut() {
+            pass.shift = micro_batch.wrapping_sub(captured);
         }
     }
 
@@ -66,7 +67,7 @@ impl MicroBatches {
     /// # Errors
     /// No pass has begun.
     pub(crate) fn numbers(&self) -> Result<Numbers> {
-        self.0.borrow().as_ref().map(|walk| walk.numbers.clone()).ok_or_else(no_walk)
+        self.0.borrow().as_ref().map(|pass| pass.numbers.clone()).ok_or_else(no_pass)
     }
 
     /// Returns the identifier of a micro-batch.
@@ -74,8 +75,8 @@ impl MicroBatches {
     /// # Errors
     /// No pass has begun.
     pub(crate) fn id(&self, micro_batch: usize) -> Result<MicroBatchId> {
-        let walk = self.0.borrow();
-        let Walk { numbers, shift, .. } = walk.as_ref().ok_or_else(no_walk)?;
+        let pass = self.0.borrow();
+        let SchedulePass { numbers, shift, .. } = pass.as_ref().ok_or_else(no_pass)?;
         Ok(numbers.id(micro_batch.wrapping_add(*shift)))
     }
 
@@ -88,8 +89,8 @@ impl MicroBatches {
         micro_batch: usize,
         read: impl FnOnce(&MicroBatch) -> Result<T>,
     ) -> Result<T> {
-        let mut walk = self.0.borrow_mut();
-        let Walk { data, numbers, order, loaded, shift } = walk.as_mut().ok_or_else(no_walk)?;
+        let mut pass = self.0.borrow_mut();
+        let SchedulePass { data, numbers, order, loaded, shift } = pass.as_mut().ok_or_else(no_pass)?;
         let id: MicroBatchId = numbers.id(micro_batch.wrapping_add(*shift));
         if !data.holds(id) {
             *loaded += 1;
@@ -98,6 +99,6 @@ impl MicroBatches {
     }
 }
 
-fn no_walk() -> WorkerError {
-    WorkerError::Refused("a micro-batch is read before a walk begins".to_owned())
+fn no_pass() -> WorkerError {
+    WorkerError::Refused("a micro-batch is read before a pass over the schedule begins".to_owned())
 }

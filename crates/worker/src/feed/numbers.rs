@@ -17,8 +17,8 @@ pub(crate) struct Numbers {
     /// The replica that this rank belongs to.
     replica: usize,
     /// Index of this pass, and total number of passes. For training, a pass is a step.
-    walk: u64,
-    walks: u64,
+    pass: u64,
+    passes: u64,
     /// Passes in data order whose micro-batches are skipped, ascending.
     left_out: Arc<Vec<u64>>,
 }
@@ -31,15 +31,15 @@ impl Numbers {
             id: MicroBatchId::Training,
             assignment: config.training_assignment(),
             replica: grid.coordinate(Axis::Data),
-            walk: step,
-            walks: config.train.steps,
+            pass: step,
+            passes: config.train.steps,
             left_out: Arc::clone(left_out),
         }
     }
 
     /// Returns the numbers of another replica, for this pass only.
     pub(crate) fn of_replica(self, replica: usize) -> Self {
-        Numbers { replica, walks: self.walk + 1, ..self }
+        Numbers { replica, passes: self.pass + 1, ..self }
     }
 
     /// Returns the numbers of a validation.
@@ -48,8 +48,8 @@ impl Numbers {
             id: MicroBatchId::Validation,
             assignment: config.validation_assignment(),
             replica: grid.coordinate(Axis::Data),
-            walk: 0,
-            walks: 1,
+            pass: 0,
+            passes: 1,
             left_out: Arc::default(),
         }
     }
@@ -78,31 +78,31 @@ impl Numbers {
     }
 
     /// Returns the number, within this pass over all replicas, of this replica's micro-batch `index`.
-    pub(crate) fn in_walk(&self, index: usize) -> u64 {
+    pub(crate) fn number_in_pass(&self, index: usize) -> u64 {
         self.assignment.number(self.replica, index) as u64
     }
 
     /// Returns the index of this pass; in training, the step from 0.
-    pub(crate) fn walk(&self) -> u64 {
-        self.walk
+    pub(crate) fn pass_index(&self) -> u64 {
+        self.pass
     }
 
     /// Returns the identifier of this replica's micro-batch `index`.
     pub(crate) fn id(&self, index: usize) -> MicroBatchId {
-        self.id_in(self.walk, index)
+        self.id_in(self.pass, index)
     }
 
-    /// Returns the identifier of this replica's micro-batch `index` in pass `walk`.
-    fn id_in(&self, walk: u64, index: usize) -> MicroBatchId {
-        let before = samples_of(walk, &self.left_out).saturating_mul(self.assignment.total() as u64);
-        (self.id)(before.saturating_add(self.in_walk(index)))
+    /// Returns the identifier of this replica's micro-batch `index` in pass `pass`.
+    fn id_in(&self, pass: u64, index: usize) -> MicroBatchId {
+        let before = samples_of(pass, &self.left_out).saturating_mul(self.assignment.total() as u64);
+        (self.id)(before.saturating_add(self.number_in_pass(index)))
     }
 
     /// Returns the identifiers of this pass's micro-batches on all replicas.
     pub(crate) fn all_ids(&self) -> impl Iterator<Item = MicroBatchId> {
         let id = self.id;
         let all = self.assignment.total() as u64;
-        let before = samples_of(self.walk, &self.left_out).saturating_mul(all);
+        let before = samples_of(self.pass, &self.left_out).saturating_mul(all);
         (0..all).map(move |number| id(before.saturating_add(number)))
     }
 
@@ -122,11 +122,11 @@ impl Numbers {
         order: &'a [usize],
         from: usize,
     ) -> impl Iterator<Item = MicroBatchId> + 'a {
-        let this_walk = order[from.min(order.len())..].iter().map(|index| self.id(*index));
-        let walks = if order.is_empty() { 0 } else { self.walks };
-        let later = (self.walk + 1..walks)
-            .flat_map(move |walk| order.iter().map(move |index| self.id_in(walk, *index)));
-        this_walk.chain(later)
+        let this_pass = order[from.min(order.len())..].iter().map(|index| self.id(*index));
+        let passes = if order.is_empty() { 0 } else { self.passes };
+        let later = (self.pass + 1..passes)
+            .flat_map(move |pass| order.iter().map(move |index| self.id_in(pass, *index)));
+        this_pass.chain(later)
     }
 }
 
@@ -147,10 +147,10 @@ mod tests {
     fn micro_batches_of_later_steps_follow_in_training() {
         let assignment = Assignment::contiguous(2, 2).with_lanes_of(2);
         let left_out = Arc::default();
-        let training = Numbers { id: Training, assignment, replica: 1, walk: 1, walks: 3, left_out };
-        assert_eq!((training.count(), training.in_walk(1), training.trains()), (2, 3, true));
+        let training = Numbers { id: Training, assignment, replica: 1, pass: 1, passes: 3, left_out };
+        assert_eq!((training.count(), training.number_in_pass(1), training.trains()), (2, 3, true));
         assert_eq!(listed(&training, &[1, 0], 1), [6, 11, 10].map(Training));
-        assert_eq!(listed(&Numbers { walk: 2, ..training.clone() }, &[1, 0], 0), [11, 10].map(Training));
+        assert_eq!(listed(&Numbers { pass: 2, ..training.clone() }, &[1, 0], 0), [11, 10].map(Training));
         assert_eq!(listed(&training, &[], 0), []);
     }
 
@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn nothing_follows_a_validation() {
-        let assignment = Assignment::in_turn(5, 2);
+        let assignment = Assignment::round_robin(5, 2);
         let left_out = Arc::default();
-        let validation = Numbers { id: Validation, assignment, replica: 1, walk: 0, walks: 1, left_out };
+        let validation = Numbers { id: Validation, assignment, replica: 1, pass: 0, passes: 1, left_out };
         assert_eq!((validation.count(), validation.trains()), (2, false));
         assert_eq!(listed(&validation, &[0, 1], 0), [1, 3].map(Validation));
     }

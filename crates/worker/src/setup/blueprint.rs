@@ -8,15 +8,15 @@ use collective::{Axis, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
 use nn::{Model, ParameterRole, Sharding, Shards, Stage};
 use parallel::data::{BucketLayout, OptimizerShards, WeightLayout};
-use parallel::pipeline::{Crossing, Schedule, StageLayout};
+use parallel::pipeline::{Schedule, StageBoundary, StageLayout};
 use tensor::Shape;
 
 use crate::build;
 use crate::dataset::Dataset;
 use crate::error::{Result, WorkerError};
 use crate::observers::hooks::ModelHook;
+use crate::setup::boundaries;
 use crate::setup::buffers::{BufferEntry, BufferList};
-use crate::setup::crossings;
 use config::{Optim, OptimKind, Precision, RunConfig};
 
 /// A parameter of the whole model, or one of the shards that a rank holds of it.
@@ -74,7 +74,7 @@ pub struct Blueprint {
     /// For each entry of `parameters`, the index in `gradient_sizes` of the whole parameter's first shard.
     first_gradients: Vec<usize>,
     /// The activation that each stage sends to the next.
-    pub crossings: Vec<Crossing>,
+    pub boundaries: Vec<StageBoundary>,
     /// For each stage, how its optimizer state is sharded over data-parallel ranks.
     shards: Vec<OptimizerShards>,
     /// For each stage, the buckets of its gradients.
@@ -100,7 +100,7 @@ impl Blueprint {
         let grid = config.parallel.grid().seen_from(0)?;
         let mut parameters = Vec::new();
         let mut shards = Vec::new();
-        let mut crossings = Vec::new();
+        let mut boundaries = Vec::new();
         let mut buckets = Vec::new();
         let mut weights = Vec::new();
         let mut adapters = Vec::new();
@@ -118,13 +118,13 @@ impl Blueprint {
             adapters.extend_from_slice(model.parameters().adapters().tensors());
             linear_layers.extend_from_slice(model.parameters().fp8().linear_layers());
             if !stage.is_last() {
-                let outputs = crossings::outputs(config, dataset, (grid, &*model), hidden.take())?;
+                let outputs = boundaries::outputs(config, dataset, (grid, &*model), hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
                 let [trained, evaluated] = &outputs;
                 let shape = trained.shape();
                 let dtype = trained.dtype();
                 let evaluated_dtype = evaluated.dtype();
-                crossings.push(Crossing { shape, dtype, evaluated_dtype, gradient });
+                boundaries.push(StageBoundary { shape, dtype, evaluated_dtype, gradient });
                 hidden = Some(outputs);
             }
             buffers.add(number, &*ModelHook::around(hook, model))?;
@@ -176,7 +176,7 @@ impl Blueprint {
             layer_shards: config.parallel.layer_shards(),
             wholes,
             first_gradients,
-            crossings,
+            boundaries,
             shards,
             buckets,
             weights,
@@ -449,7 +449,7 @@ mod tests {
                     of.parameters.iter().map(|p| (p.name.clone(), p.shape())).collect::<Vec<_>>()
                 };
                 assert_eq!(names(&divided), names(&whole), "{grid:?}");
-                assert_eq!(divided.crossings.len() + 1, divided.stages.len());
+                assert_eq!(divided.boundaries.len() + 1, divided.stages.len());
                 for (position, entry) in divided.parameters.iter().enumerate() {
                     for (index, (stage, number)) in entry.holders.iter().enumerate() {
                         assert_eq!(divided.find(*stage, *number), Some((position, index == 0)));

@@ -1,8 +1,8 @@
 //! The setup that all ranks of a run share.
 
 pub mod blueprint;
+pub(crate) mod boundaries;
 pub(crate) mod buffers;
-pub(crate) mod crossings;
 pub mod placement;
 pub mod preallocation;
 pub(crate) mod start;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use collective::Axis;
-use parallel::data::WalkKind;
+use parallel::data::WorkKind;
 use system::numbers::grouped;
 use system::pace::Pace;
 use telemetry::step_trace::RunPart;
@@ -48,7 +48,7 @@ impl Worker {
     /// Returns the scores of this rank's micro-batches of pairs, at most `most`; empty unless it has the last
     /// stage.
     pub(super) fn reference_passes(&mut self, most: Option<usize>) -> Result<Vec<Vec<f32>>> {
-        self.gather_for(WalkKind::Forward)?;
+        self.gather_for(WorkKind::Forward)?;
         let _scope = self.engine.device.module("reference");
         let models = self.stages.parts.iter().map(|part| &*part.model).collect();
         let pace = Pace::of_files();

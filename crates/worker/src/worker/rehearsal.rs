@@ -3,7 +3,7 @@
 
 use autograd::Mode;
 use collective::GridGroups;
-use parallel::data::WalkKind;
+use parallel::data::WorkKind;
 
 use super::Worker;
 use crate::error::Result;
@@ -47,7 +47,7 @@ impl Worker {
         let steps = self.engine.setup.calendar().first_of_each_length(step);
         let ran = steps
             .into_iter()
-            .try_for_each(|step| self.rehearse_walk(step))
+            .try_for_each(|step| self.rehearse_step_passes(step))
             .and_then(|()| self.rehearse_repetition(step))
             .and_then(|()| self.validation_passes())
             .and_then(
@@ -60,10 +60,10 @@ impl Worker {
     }
 
     /// Runs the passes of step `step` and reduces their gradients.
-    fn rehearse_walk(&mut self, step: u64) -> Result<()> {
+    fn rehearse_step_passes(&mut self, step: u64) -> Result<()> {
         self.batches.follow(self.numbers(step));
         self.outdate_weights();
-        self.gather_for(WalkKind::Step)?;
+        self.gather_for(WorkKind::Step)?;
         self.forward_backward(step, Mode::Rehearse)?;
         self.reduce_gradients()?;
         self.add_tied_gradients()

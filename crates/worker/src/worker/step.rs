@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use autograd::Mode;
 use collective::Axis;
 use device::nvtx::Range;
-use parallel::data::{WalkKind, WeightUnits};
+use parallel::data::{WeightUnits, WorkKind};
 
 use super::Worker;
 use crate::error::{Result, WorkerError};
@@ -31,7 +31,7 @@ impl Worker {
     /// Runs the passes and the update of step `step`, call by call.
     pub(super) fn compute(&mut self, step: u64) -> Result<()> {
         self.count_targets_of_step()?;
-        self.gather_for(WalkKind::Step)?;
+        self.gather_for(WorkKind::Step)?;
         let outcome = self.forward_backward(step, Mode::Train);
         self.agree_on_memory(step, outcome)?;
         self.reduce(step)?;
@@ -54,7 +54,7 @@ impl Worker {
         let numbers = self.numbers(step);
         self.records.skipped += ran.map_err(|source| WorkerError::Step {
             step,
-            micro_batch: numbers.in_walk(index),
+            micro_batch: numbers.number_in_pass(index),
             source: Box::new(source),
         })?;
         if self.records.marks.is_some() {
@@ -110,7 +110,7 @@ impl Worker {
     }
 
     /// Makes the coming passes gather weights, and cast them to FP8, at their first use.
-    pub(super) fn gather_for(&self, kind: WalkKind) -> Result<()> {
+    pub(super) fn gather_for(&self, kind: WorkKind) -> Result<()> {
         self.stages.parts.iter().for_each(|part| part.model.parameters().fp8().outdate());
         for units in self.stages.parts.iter().filter_map(|part| part.weights.as_ref()) {
             units.begin(kind, &self.engine.groups.divided(Axis::Data)?.within)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use checkpoint::{Checkpoint, Contents, Target, Validations, Writer};
 use collective::{Axis, Communicator, threads};
 use nn::Stage;
-use parallel::data::{WalkKind, gather_weights};
+use parallel::data::{WorkKind, gather_weights};
 use parallel::pipeline::StagePart;
 use tensor::Tensor;
 
@@ -246,7 +246,7 @@ fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> ([usize;
         let targets = Targets::from_worker(&worker)?;
         worker.take(&*weights, targets)?;
         worker.set_updates(weights.checkpoint.updates())?;
-        worker.gather_for(WalkKind::Forward)?;
+        worker.gather_for(WorkKind::Forward)?;
         let cast = weight_bits(&worker);
         let mut hashes = vec![agreed_hash(&mut worker)?];
         // The reader rounds like a cast.

@@ -19,7 +19,7 @@ impl Worker {
         let (norm, schedule, batches) =
             (Rc::clone(&self.update.norm), self.update.schedule.clone(), self.batches.clone());
         self.engine.recorder.host(move || {
-            let rate = schedule.rate(batches.numbers()?.walk());
+            let rate = schedule.rate(batches.numbers()?.pass_index());
             Ok(norm.norm.state().set_learning_rate(rate)?)
         })
     }

@@ -1,6 +1,6 @@
 //! Runs a validation.
 
-use parallel::data::WalkKind;
+use parallel::data::WorkKind;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
@@ -23,7 +23,7 @@ impl Worker {
 
     /// Returns the results of this rank's validation micro-batches; empty unless it has the last stage.
     pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
-        self.gather_for(WalkKind::Forward)?;
+        self.gather_for(WorkKind::Forward)?;
         let _scope = self.engine.device.module("validation");
         let models = self.stages.parts.iter().map(|part| &*part.model).collect();
         let (losses, skipped) = self.engine.losses(models, None, None)?;

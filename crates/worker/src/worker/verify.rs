@@ -1,7 +1,7 @@
 //! Verification of a micro-batch: its repetition before a step, and the comparison within the step.
 
 use collective::Axis;
-use parallel::data::WalkKind;
+use parallel::data::WorkKind;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
@@ -74,7 +74,7 @@ impl Worker {
     }
 
     fn repetition_passes(&mut self, verification: &Verification, round: &Round, run: Run) -> Result<()> {
-        self.gather_for(WalkKind::Repetition)?;
+        self.gather_for(WorkKind::Repetition)?;
         // The step that the micro-batch is of follows, or is the present one.
         self.count_targets(round.step)?;
         let replica = round.source(self.engine.grid.coordinate(Axis::Data), run);
@@ -92,7 +92,7 @@ impl Worker {
         let ran = engine.executor.repeat(&mut self.stages.parts, &mut engine.groups, passes, &mut feed);
         self.records.skipped += ran.map_err(|source| WorkerError::Step {
             step: round.step,
-            micro_batch: numbers.in_walk(round.micro_batch),
+            micro_batch: numbers.number_in_pass(round.micro_batch),
             source: Box::new(source),
         })?;
         Ok(())

@@ -8,7 +8,7 @@ use tensor::ops::fp8_linear::{Quantised, Scaled};
 use tensor::ops::fp8_parts;
 
 use super::codes::Codes;
-use crate::data::slots::Slots;
+use crate::data::buffer_assignment::BufferAssignment;
 use crate::data::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
 
@@ -25,9 +25,9 @@ const ALIGNMENT: usize = 512;
 #[derive(Debug)]
 pub(super) struct UnitBuffers {
     /// Index of each unit's buffer.
-    slot_of: Vec<usize>,
+    buffer_of: Vec<usize>,
     /// The tensors of each buffer, by kind; `None` if no unit needs one.
-    slots: Vec<[Option<Tensor>; KINDS]>,
+    buffers: Vec<[Option<Tensor>; KINDS]>,
     /// By unit and array: kind, first element in the buffer, and number of elements.
     arrays: Vec<Vec<(usize, usize, usize)>>,
     /// By parameter, the transposed codes.
@@ -56,14 +56,14 @@ impl UnitBuffers {
                 elements.iter().zip(kinds).map(|(elements, dtype)| elements * dtype.bytes()).sum()
             })
             .collect();
-        let Slots { buffer_of: slot_of, elements } =
-            Slots::new(&bytes, &layout.order, prefetch.saturating_add(1));
+        let BufferAssignment { buffer_of, elements } =
+            BufferAssignment::new(&bytes, &layout.order, prefetch.saturating_add(1));
         let mut longest = vec![[0; KINDS]; elements.len()];
         for (unit, elements) in sizes.iter().enumerate() {
-            let longest = &mut longest[slot_of[unit]];
+            let longest = &mut longest[buffer_of[unit]];
             longest.iter_mut().zip(elements).for_each(|(most, elements)| *most = (*most).max(*elements));
         }
-        let slot = |elements: [usize; KINDS]| -> Result<[Option<Tensor>; KINDS]> {
+        let buffer = |elements: [usize; KINDS]| -> Result<[Option<Tensor>; KINDS]> {
             let request = Request::new(Category::Communication, "gathered_weights").on(StreamKind::Reduce);
             let tensor = |kind: usize| match elements[kind] {
                 0 => Ok(None),
@@ -75,10 +75,10 @@ impl UnitBuffers {
             }
             Ok(tensors)
         };
-        let slots = longest.into_iter().map(slot).collect::<Result<Vec<_>>>()?;
+        let buffers = longest.into_iter().map(buffer).collect::<Result<Vec<_>>>()?;
         let turned = vec![None; parameters.list().len()];
         let copies = vec![Vec::new(); sizes.len()];
-        let mut buffers = UnitBuffers { slot_of, slots, arrays, turned, copies };
+        let mut buffers = UnitBuffers { buffer_of, buffers, arrays, turned, copies };
         buffers.locate_copies(device, parameters, codes, layout.ranks())?;
         Ok(buffers)
     }
@@ -102,8 +102,8 @@ impl UnitBuffers {
             let shape = parameter.weight.shape();
             let rows = shape.rows();
             let columns = shape.columns();
-            let slot = &self.slots[self.slot_of[unit]];
-            let Some(turned) = &slot[TURNED] else { continue };
+            let buffer = &self.buffers[self.buffer_of[unit]];
+            let Some(turned) = &buffer[TURNED] else { continue };
             let [end, turned_end] = &mut ends[unit];
             let transposed = turned.view(*turned_end, [columns, rows])?;
             *turned_end += (rows * columns).next_multiple_of(ALIGNMENT);
@@ -111,7 +111,7 @@ impl UnitBuffers {
                 self.turned[number] = Some(transposed);
                 continue;
             }
-            let Some(stored) = &slot[STORED] else { continue };
+            let Some(stored) = &buffer[STORED] else { continue };
             let values = stored.view(*end, [rows, columns])?;
             *end += (rows * columns).next_multiple_of(ALIGNMENT);
             let [by_row, by_column] = factors(device, copies, [rows, columns])?;
@@ -126,18 +126,18 @@ impl UnitBuffers {
 
     /// Number of buffers.
     pub(super) fn count(&self) -> usize {
-        self.slots.len()
+        self.buffers.len()
     }
 
     /// Index of a unit's buffer.
-    pub(super) fn slot_of(&self, unit: usize) -> usize {
-        self.slot_of[unit]
+    pub(super) fn buffer_of(&self, unit: usize) -> usize {
+        self.buffer_of[unit]
     }
 
     /// Returns the memory of a unit's array.
     pub(super) fn array(&self, unit: usize, array: usize) -> Result<Tensor> {
         let (kind, first, elements) = self.arrays[unit][array];
-        let tensor = self.slots[self.slot_of[unit]][kind].as_ref();
+        let tensor = self.buffers[self.buffer_of[unit]][kind].as_ref();
         let missing = || ParallelError::Grid(format!("unit {unit} has no buffer"));
         Ok(tensor.ok_or_else(missing)?.view(first, [elements])?)
     }
@@ -153,7 +153,7 @@ impl UnitBuffers {
 
     /// Records the event at which a unit's values arrive.
     pub(super) fn arrive(&self, unit: usize, arrival: &Arrival) {
-        self.slots[self.slot_of[unit]].iter().flatten().for_each(|tensor| tensor.arrives(arrival));
+        self.buffers[self.buffer_of[unit]].iter().flatten().for_each(|tensor| tensor.arrives(arrival));
     }
 
     /// Provides memory for FP8 layouts that are cast from a unit's gathered weights.

@@ -16,11 +16,11 @@ pub(super) struct Staging {
     device: Device,
     host: Device,
     buffers: [Tensor; 2],
-    turn: RefCell<Turn>,
+    state: RefCell<BufferState>,
 }
 
 #[derive(Debug)]
-struct Turn {
+struct BufferState {
     /// Index of the buffer filled last.
     last: usize,
     /// The events after which each buffer may be filled again.
@@ -34,19 +34,19 @@ impl Staging {
         let buffer = || Tensor::empty(device, [elements], dtype, request);
         let buffers = [buffer()?, buffer()?];
         let now = device.record(StreamKind::Compute)?;
-        let turn = RefCell::new(Turn { last: 0, emptied: [now.clone(), now] });
-        Ok(Staging { device: device.clone(), host: host.clone(), buffers, turn })
+        let state = RefCell::new(BufferState { last: 0, emptied: [now.clone(), now] });
+        Ok(Staging { device: device.clone(), host: host.clone(), buffers, state })
     }
 
     /// Returns a copy of `part` on the device, valid for compute work enqueued before the next call.
     pub(super) fn bring(&self, part: &Tensor) -> Result<Tensor> {
-        let mut turn = self.turn.borrow_mut();
-        let last = turn.last;
-        turn.emptied[last] = self.device.record(StreamKind::Compute)?;
-        turn.last = 1 - last;
-        self.device.wait(STREAM, &turn.emptied[turn.last])?;
+        let mut state = self.state.borrow_mut();
+        let last = state.last;
+        state.emptied[last] = self.device.record(StreamKind::Compute)?;
+        state.last = 1 - last;
+        self.device.wait(STREAM, &state.emptied[state.last])?;
         self.device.wait_for_pool(&self.host, STREAM)?;
-        let copy = self.buffers[turn.last].view(0, [part.elements()])?;
+        let copy = self.buffers[state.last].view(0, [part.elements()])?;
         copy.copy_from_pool(part, STREAM)?;
         self.device.wait(StreamKind::Compute, &self.device.record(STREAM)?)?;
         Ok(copy)
@@ -62,7 +62,7 @@ impl Staging {
         buffer.copy_to_pool(part, StreamKind::Compute)?;
         let filled = self.device.record(StreamKind::Compute)?;
         self.host.fill_until(filled.clone());
-        self.turn.borrow_mut().emptied[0] = filled;
+        self.state.borrow_mut().emptied[0] = filled;
         Ok(())
     }
 }

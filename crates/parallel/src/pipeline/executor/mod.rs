@@ -66,7 +66,7 @@ impl std::fmt::Debug for StagePart {
 
 /// The tensor sent from a stage to the next. Its gradient, sent back, has the same shape and dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crossing {
+pub struct StageBoundary {
     /// Shape of one micro-batch.
     pub shape: Shape,
     /// Dtype of the tensor and of its gradient in training.
@@ -146,13 +146,13 @@ pub struct Executor {
     device: Device,
     grid: RankGrid,
     schedule: Arc<Schedule>,
-    crossings: Vec<Crossing>,
+    boundaries: Vec<StageBoundary>,
     /// Limits on the work of a plan, if this is one.
     plan_work: Option<PlanWork>,
 }
 
 impl Executor {
-    /// Creates the executor of a rank of `grid`, whose pipeline runs `schedule`. `crossings` describes the
+    /// Creates the executor of a rank of `grid`, whose pipeline runs `schedule`. `boundaries` describes the
     /// tensors sent between each stage and the next.
     ///
     /// # Errors
@@ -161,19 +161,19 @@ impl Executor {
         device: &Device,
         grid: RankGrid,
         schedule: impl Into<Arc<Schedule>>,
-        crossings: Vec<Crossing>,
+        boundaries: Vec<StageBoundary>,
     ) -> Result<Self> {
         let schedule = schedule.into();
-        if schedule.ranks != grid.size(Axis::Pipeline) || schedule.stages != crossings.len() + 1 {
+        if schedule.ranks != grid.size(Axis::Pipeline) || schedule.stages != boundaries.len() + 1 {
             return Err(ParallelError::Grid(format!(
                 "a schedule of {} stages on {} ranks is not one for {} cuts on {}",
                 schedule.stages,
                 schedule.ranks,
-                crossings.len(),
+                boundaries.len(),
                 grid.size(Axis::Pipeline)
             )));
         }
-        Ok(Executor { device: device.clone(), grid, schedule, crossings, plan_work: None })
+        Ok(Executor { device: device.clone(), grid, schedule, boundaries, plan_work: None })
     }
 
     /// Limits the work of a plan: skips micro-batches that repeat earlier ones, and fails if the others
@@ -229,8 +229,8 @@ impl Executor {
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let (models, reductions) = parts.iter_mut().map(|part| (&*part.model, &mut part.reduction)).unzip();
-        let walk = Walk::new(self, models, reductions, (groups, feed), Work::Step { scale, mode })?;
-        walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
+        let execution = Execution::new(self, models, reductions, (groups, feed), Work::Step { scale, mode })?;
+        execution.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
     /// Computes losses in [`Mode::Evaluate`] with this rank's stages `models`. Returns the totals of skipped
@@ -243,7 +243,7 @@ impl Executor {
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), micro_batches);
-        Walk::new(self, models, Vec::new(), (groups, feed), Work::Validation)?.run(&actions)
+        Execution::new(self, models, Vec::new(), (groups, feed), Work::Validation)?.run(&actions)
     }
 
     /// Runs the forward and backward passes of this replica's micro-batch `micro_batch` between steps, in
@@ -259,7 +259,7 @@ impl Executor {
         let (models, reductions) = parts.iter_mut().map(|part| (&*part.model, &mut part.reduction)).unzip();
         let rank = self.grid.coordinate(Axis::Pipeline);
         let actions = forward::both_directions(&self.schedule, rank, micro_batch);
-        Walk::new(self, models, reductions, (groups, feed), Work::Repetition { scale })?.run(&actions)
+        Execution::new(self, models, reductions, (groups, feed), Work::Repetition { scale })?.run(&actions)
     }
 
     /// Runs one forward pass of sequences `[rows, time]` (`extents`) through all stages, in
@@ -273,7 +273,8 @@ impl Executor {
         feed: &'a mut F,
     ) -> std::result::Result<(), F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), 0..1);
-        Walk::new(self, models, Vec::new(), (groups, feed), Work::Generation { extents })?.run(&actions)?;
+        Execution::new(self, models, Vec::new(), (groups, feed), Work::Generation { extents })?
+            .run(&actions)?;
         Ok(())
     }
 }
@@ -323,27 +324,27 @@ impl Work {
     }
 
     /// Dtype of the tensor sent between two stages.
-    fn crossing_dtype(self, crossing: &Crossing) -> DType {
+    fn transfer_dtype(self, boundary: &StageBoundary) -> DType {
         match self {
-            Work::Step { .. } | Work::Repetition { .. } => crossing.dtype,
-            Work::Validation | Work::Generation { .. } => crossing.evaluated_dtype,
+            Work::Step { .. } | Work::Repetition { .. } => boundary.dtype,
+            Work::Validation | Work::Generation { .. } => boundary.evaluated_dtype,
         }
     }
 
-    /// Shape of the tensor sent between two stages. For a micro-batch of training it is `crossing.shape`.
-    fn crossing_shape(self, crossing: &Crossing) -> Option<Shape> {
+    /// Shape of the tensor sent between two stages. For a micro-batch of training it is `boundary.shape`.
+    fn transfer_shape(self, boundary: &StageBoundary) -> Option<Shape> {
         match self {
-            Work::Step { .. } | Work::Repetition { .. } | Work::Validation => Some(crossing.shape),
+            Work::Step { .. } | Work::Repetition { .. } | Work::Validation => Some(boundary.shape),
             Work::Generation { extents: [rows, time] } => {
                 // Rows of generation are not divided over ranks, as those of a step may be.
-                Some([rows, time, crossing.shape.columns()].into())
+                Some([rows, time, boundary.shape.columns()].into())
             }
         }
     }
 }
 
 /// One execution of a list of actions.
-struct Walk<'a, F> {
+struct Execution<'a, F> {
     executor: &'a Executor,
     models: Vec<&'a dyn Model>,
     /// Gradient sums by stage; empty if the work has no backward.
@@ -356,7 +357,7 @@ struct Walk<'a, F> {
     transit: InTransit,
 }
 
-impl<'a, F: Feed> Walk<'a, F> {
+impl<'a, F: Feed> Execution<'a, F> {
     fn new(
         executor: &'a Executor,
         models: Vec<&'a dyn Model>,
@@ -366,7 +367,7 @@ impl<'a, F: Feed> Walk<'a, F> {
     ) -> Result<Self> {
         let queues = models.iter().map(|_| Queues::default()).collect();
         let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1, work.transfer_stream())?;
-        Ok(Walk { executor, models, reductions, groups, feed, work, queues, transit })
+        Ok(Execution { executor, models, reductions, groups, feed, work, queues, transit })
     }
 
     /// Executes `actions` in order.
@@ -414,8 +415,8 @@ impl<'a, F: Feed> Walk<'a, F> {
 
     /// Returns whether gradients are sent back across the boundary after `stage`.
     fn passes_gradient(&self, stage: Option<usize>) -> bool {
-        let crossing = stage.and_then(|stage| self.executor.crossings.get(stage));
-        crossing.is_some_and(|crossing| crossing.gradient)
+        let boundary = stage.and_then(|stage| self.executor.boundaries.get(stage));
+        boundary.is_some_and(|boundary| boundary.gradient)
     }
 
     fn perform(&mut self, action: Action) -> std::result::Result<(), F::Error> {

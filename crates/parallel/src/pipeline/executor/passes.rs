@@ -6,11 +6,11 @@ use nn::Input;
 use tensor::Tensor;
 
 use super::transit::{Arrived, Live, Outgoing, Pending, Root};
-use super::{ActionPart, Feed, Walk, Work};
+use super::{ActionPart, Execution, Feed, Work};
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::{Action, ActionKind};
 
-impl<F: Feed> Walk<'_, F> {
+impl<F: Feed> Execution<'_, F> {
     pub(super) fn forward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         let stage = self.local_stage(action)?;
         let first = action.stage == 0;

@@ -5,11 +5,11 @@ use device::{Category, Request};
 use tensor::Tensor;
 
 use super::transit::{Arrived, Outgoing};
-use super::{ActionPart, Feed, Walk};
+use super::{ActionPart, Execution, Feed};
 use crate::error::ParallelError;
 use crate::pipeline::action::{Action, ActionKind};
 
-impl<F: Feed> Walk<'_, F> {
+impl<F: Feed> Execution<'_, F> {
     pub(super) fn receive(&mut self, action: Action) -> Result<(), F::Error> {
         self.feed.enter(action, ActionPart::Moving)?;
         let stage = self.local_stage(action)?;
@@ -17,16 +17,16 @@ impl<F: Feed> Walk<'_, F> {
         let from = self.peer(action)?;
         // A stage's input crosses the boundary before it, the gradient of its output the boundary after it.
         let cut = if forward { action.stage.checked_sub(1) } else { Some(action.stage) };
-        let crossing = cut.and_then(|cut| self.executor.crossings.get(cut));
-        let crossing = crossing.ok_or(ParallelError::Unsound { action })?;
+        let boundary = cut.and_then(|cut| self.executor.boundaries.get(cut));
+        let boundary = boundary.ok_or(ParallelError::Unsound { action })?;
         let (name, operator) =
             if forward { ("input", "receive_forward") } else { ("gradient", "receive_backward") };
         let device = &self.executor.device;
         let stream = self.work.transfer_stream();
-        let shape = self.work.crossing_shape(crossing).ok_or(ParallelError::Unsound { action })?;
+        let shape = self.work.transfer_shape(boundary).ok_or(ParallelError::Unsound { action })?;
         let scope = device.module(&format!("stage.{}.{name}", action.stage));
         let request = Request::new(Category::Communication, operator).on(stream);
-        let dtype = self.work.crossing_dtype(crossing);
+        let dtype = self.work.transfer_dtype(boundary);
         let tensor = Tensor::empty(device, shape, dtype, request).map_err(ParallelError::from)?;
         drop(scope);
         self.transit.note_allocation()?;

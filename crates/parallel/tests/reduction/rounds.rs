@@ -78,7 +78,7 @@ fn assert_exact(grid: Grid, reduction: Reduction) {
 }
 
 #[test]
-fn lanes_in_turn_give_the_defined_sum() {
+fn lanes_in_rounds_give_the_defined_sum() {
     ONE_GROUP.into_iter().for_each(|grid| assert_exact(grid, Reduction::Tree));
 }
 

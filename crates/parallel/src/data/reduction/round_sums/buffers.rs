@@ -3,7 +3,7 @@
 use device::{Category, DType, Device, Event, Request, StreamKind};
 use tensor::Tensor;
 
-use crate::data::slots::Slots;
+use crate::data::buffer_assignment::BufferAssignment;
 use crate::error::Result;
 
 /// Number of buckets in use at once: one is filled while the previous one is sent.
@@ -35,17 +35,17 @@ impl BucketBuffers {
     /// Allocates buffers for buckets of `elements` gradients each. `is_whole`: one buffer per bucket.
     pub(super) fn new(device: &Device, elements: &[usize], dtype: DType, is_whole: bool) -> Result<Self> {
         let order: Vec<_> = (0..elements.len()).collect();
-        let slots = match is_whole {
-            true => Slots { buffer_of: order, elements: elements.to_vec() },
-            false => Slots::new(elements, &order, WINDOW),
+        let assignment = match is_whole {
+            true => BufferAssignment { buffer_of: order, elements: elements.to_vec() },
+            false => BufferAssignment::new(elements, &order, WINDOW),
         };
-        let buffers = slots.elements.iter().map(|elements| Buffer::new(device, *elements, dtype));
+        let buffers = assignment.elements.iter().map(|elements| Buffer::new(device, *elements, dtype));
         let buffers = buffers.collect::<Result<_>>()?;
         Ok(BucketBuffers {
             device: device.clone(),
             dtype,
             elements: elements.to_vec(),
-            buffer_of: slots.buffer_of,
+            buffer_of: assignment.buffer_of,
             buffers,
         })
     }

@@ -11,7 +11,7 @@ use crate::error::{ParallelError, Result};
 
 /// The rounds of the lanes of a group of ranks.
 #[derive(Clone, Debug)]
-pub(super) struct Turns {
+pub(super) struct LaneRounds {
     assignment: Assignment,
     rounds: usize,
     /// Number of the rank's own lanes; in later rounds it repeats a lane of another rank.
@@ -35,7 +35,7 @@ pub(super) struct Subtree {
     pub(super) joins: usize,
 }
 
-impl Turns {
+impl LaneRounds {
     /// Returns the rounds of the group that contains `rank`.
     pub(super) fn new(assignment: Assignment, rank: usize, reduction: Reduction) -> Self {
         let group = rank / assignment.group();
@@ -45,7 +45,7 @@ impl Turns {
             Reduction::Library => (1, rounds, 0..rounds),
         };
         let own = assignment.lanes_of(rank);
-        Turns { assignment, rounds, own, each, all, run, reduction }
+        LaneRounds { assignment, rounds, own, each, all, run, reduction }
     }
 
     pub(super) fn micro_batches_per_lane(&self) -> usize {
@@ -105,10 +105,10 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use super::{Assignment, Reduction, Turns};
+    use super::{Assignment, LaneRounds, Reduction};
 
-    fn turns(lanes: usize, ranks: usize, group: usize, rank: usize) -> Turns {
-        Turns::new(Assignment::in_groups(lanes, ranks, group), rank, Reduction::Tree)
+    fn lane_rounds(lanes: usize, ranks: usize, group: usize, rank: usize) -> LaneRounds {
+        LaneRounds::new(Assignment::in_groups(lanes, ranks, group), rank, Reduction::Tree)
     }
 
     #[test]
@@ -124,21 +124,21 @@ mod tests {
             (8, 7, 3),
             (35, 6, 4),
         ] {
-            assert_eq!(turns(lanes, ranks, ranks, 0).sets(), expected, "{lanes} on {ranks}");
+            assert_eq!(lane_rounds(lanes, ranks, ranks, 0).sets(), expected, "{lanes} on {ranks}");
         }
-        let library = Turns::new(Assignment::in_turn(8, 3), 0, Reduction::Library);
+        let library = LaneRounds::new(Assignment::round_robin(8, 3), 0, Reduction::Library);
         assert_eq!((library.rounds(), library.sets(), library.parts()), (3, 1, 1));
     }
 
     #[test]
     fn rounds_add_up_the_tree_over_all_lanes() {
         for lanes in 1..32 {
-            let whole = sums(&turns(lanes, 1, 1, 0));
+            let whole = sums(&lane_rounds(lanes, 1, 1, 0));
             assert_eq!(whole.len(), 1);
             for (groups, group) in
                 (1..=lanes).flat_map(|groups| (1..=lanes / groups).map(move |n| (groups, n)))
             {
-                let of_group = |number: usize| turns(lanes, groups * group, group, number * group);
+                let of_group = |number: usize| lane_rounds(lanes, groups * group, group, number * group);
                 let mut parts: Vec<_> = (0..groups).flat_map(|number| sums(&of_group(number))).collect();
                 if let Some(tree) = of_group(0).group_tree().unwrap() {
                     assert_eq!(tree.parts(), parts.len());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     /// The sums of a group at the end of a step, as expressions.
-    fn sums(turns: &Turns) -> Vec<String> {
+    fn sums(turns: &LaneRounds) -> Vec<String> {
         fn balanced(lanes: std::ops::Range<usize>) -> String {
             match lanes.len() {
                 1 => lanes.start.to_string(),

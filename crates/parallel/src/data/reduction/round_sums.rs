@@ -10,7 +10,7 @@
 
 mod buffers;
 mod losses;
-mod turns;
+mod rounds;
 
 use collective::{
     Collective, DividedGroup, ProcessGroup, RankTree, TreeSum, exchange_shards, shard, tree_sums,
@@ -26,15 +26,15 @@ use crate::data::options::{Reduction, ReductionOptions};
 use crate::error::Result;
 use buffers::BucketBuffers;
 use losses::LaneLosses;
-use turns::{Subtree, Turns};
+use rounds::{LaneRounds, Subtree};
 
 const STREAM: StreamKind = StreamKind::Reduce;
 
 /// The shards of sums that a rank owns, and buffers for whole buckets until they are sent.
 #[derive(Debug)]
-pub(super) struct TurnSums {
+pub(super) struct RoundSums {
     device: Device,
-    turns: Turns,
+    rounds: LaneRounds,
     reduction: Reduction,
     /// Whole buckets of the current lane.
     buffers: BucketBuffers,
@@ -60,20 +60,20 @@ struct GroupSums {
 /// Returns the number of gradient sets that a rank keeps for lanes in turn, and the number that hold its
 /// group's sum after the last round. Groups with different numbers of lanes may differ.
 #[must_use]
-pub fn sets_in_turn(assignment: Assignment, rank: usize, reduction: Reduction) -> (usize, usize) {
-    let turns = Turns::new(assignment, rank, reduction);
-    (turns.sets(), turns.parts())
+pub fn round_sets(assignment: Assignment, rank: usize, reduction: Reduction) -> (usize, usize) {
+    let rounds = LaneRounds::new(assignment, rank, reduction);
+    (rounds.sets(), rounds.parts())
 }
 
-impl TurnSums {
+impl RoundSums {
     /// Allocates the buffers for buckets of `elements` gradients each.
     pub(super) fn new(device: &Device, elements: &[usize], options: ReductionOptions) -> Result<Self> {
-        let turns = Turns::new(options.assignment, options.rank, options.reduction);
+        let rounds = LaneRounds::new(options.assignment, options.rank, options.reduction);
         let ((owners, _), dtype) = (options.owners(), options.dtype);
         let request = Request::new(Category::Gradient, "gradient_shard");
         let part = |elements: &usize| Tensor::zeros(device, [elements / owners], dtype, request);
         let set = |_| elements.iter().map(part).collect::<tensor::Result<Vec<_>>>();
-        let sets = (0..turns.sets()).map(set).collect::<tensor::Result<Vec<_>>>()?;
+        let sets = (0..rounds.sets()).map(set).collect::<tensor::Result<Vec<_>>>()?;
         let is_whole = options.assignment.micro_batches_per_lane() > 1;
         let buffers = BucketBuffers::new(device, elements, dtype, is_whole)?;
         let request = Request::new(Category::Communication, "reduction_scratch").on(STREAM);
@@ -83,11 +83,11 @@ impl TurnSums {
             let elements = tree.scratch_elements(largest / owners);
             Ok(GroupSums { scratch: Tensor::empty(device, [elements], dtype, request)?, tree })
         };
-        let groups = turns.group_tree()?.map(group_scratch).transpose()?;
+        let groups = rounds.group_tree()?.map(group_scratch).transpose()?;
         let losses = options.loss.then(|| LaneLosses::new(device, &options));
-        Ok(TurnSums {
+        Ok(RoundSums {
             device: device.clone(),
-            turns,
+            rounds,
             reduction: options.reduction,
             buffers,
             scratch,
@@ -105,8 +105,8 @@ impl TurnSums {
 
     /// Adds the shards of a round's lanes to the sums.
     fn fold(&self, bucket: usize, round: usize, shards: &[Tensor]) -> Result<()> {
-        for Subtree { run, set, joins } in self.turns.subtrees(round) {
-            let lanes = run.start - self.turns.lanes_of_round(round).start..;
+        for Subtree { run, set, joins } in self.rounds.subtrees(round) {
+            let lanes = run.start - self.rounds.lanes_of_round(round).start..;
             let parts = &shards[lanes][..run.len()];
             let waits = &self.sets[..set];
             let target = if joins == 0 { &self.sets[set][bucket] } else { &parts[0] };
@@ -123,7 +123,7 @@ impl TurnSums {
     /// Sums a bucket over all groups; every group gets the sum.
     fn sum_over_groups(&self, bucket: usize, group: &ProcessGroup) -> Result<()> {
         let Some(GroupSums { tree, scratch }) = &self.groups else { return Ok(()) };
-        let parts: Vec<_> = self.sets[..self.turns.parts()].iter().map(|set| set[bucket].clone()).collect();
+        let parts: Vec<_> = self.sets[..self.rounds.parts()].iter().map(|set| set[bucket].clone()).collect();
         let first = &parts[0];
         if self.reduction == Reduction::Library {
             return Ok(
@@ -136,7 +136,7 @@ impl TurnSums {
     }
 
     fn per_lane(&self) -> usize {
-        self.turns.micro_batches_per_lane()
+        self.rounds.micro_batches_per_lane()
     }
 
     fn accumulates(&self, micro_batch: usize) -> bool {
@@ -144,13 +144,13 @@ impl TurnSums {
     }
 }
 
-impl StepSums for TurnSums {
+impl StepSums for RoundSums {
     fn micro_batch(&self) -> usize {
         self.micro_batch
     }
 
     fn micro_batches(&self) -> usize {
-        self.turns.rounds() * self.per_lane()
+        self.rounds.rounds() * self.per_lane()
     }
 
     fn advance(&mut self, count: usize) {
@@ -162,7 +162,7 @@ impl StepSums for TurnSums {
             accumulates: self.accumulates(micro_batch),
             reduces: !self.accumulates(micro_batch + 1),
             is_transient: false,
-            senders: self.turns.lanes_of_round(micro_batch / self.per_lane()).len(),
+            senders: self.rounds.lanes_of_round(micro_batch / self.per_lane()).len(),
             folds: 0,
         }
     }
@@ -178,14 +178,14 @@ impl StepSums for TurnSums {
         }
         let round = self.micro_batch / self.per_lane();
         let whole = self.buffers.take(bucket)?;
-        if self.reduction == Reduction::Library && !self.turns.has_lane(round) {
+        if self.reduction == Reduction::Library && !self.rounds.has_lane(round) {
             // A library adds the buckets of all ranks, so that this one must be zero.
             whole.zero()?;
         }
         self.device.wait(STREAM, &self.device.record(StreamKind::Compute)?)?;
         match self.reduction {
             Reduction::Tree => {
-                let senders = self.turns.lanes_of_round(round).len();
+                let senders = self.rounds.lanes_of_round(round).len();
                 let scratch = self.scratch.view(0, [whole.elements()])?;
                 let shards = exchange_shards(&group.within, &whole, senders, &scratch, STREAM)?;
                 self.fold(bucket, round, &shards)?;
@@ -204,7 +204,7 @@ impl StepSums for TurnSums {
             }
         }
         self.buffers.sent(bucket, self.device.record(STREAM)?);
-        if round + 1 == self.turns.rounds() {
+        if round + 1 == self.rounds.rounds() {
             self.sum_over_groups(bucket, &group.across)?;
         }
         Ok(())

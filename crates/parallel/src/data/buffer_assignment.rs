@@ -2,14 +2,14 @@
 
 /// A greedy assignment of arrays to few and short buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Slots {
+pub(super) struct BufferAssignment {
     /// Index of each array's buffer.
     pub(super) buffer_of: Vec<usize>,
     /// Number of elements of each buffer.
     pub(super) elements: Vec<usize>,
 }
 
-impl Slots {
+impl BufferAssignment {
     /// Assigns arrays of `sizes` elements that are used in the order of `sequence`. Any `window` neighbours
     /// in the sequence get different buffers.
     pub(super) fn new(sizes: &[usize], sequence: &[usize], window: usize) -> Self {
@@ -28,15 +28,15 @@ impl Slots {
         let mut buffer_of = vec![usize::MAX; sizes.len()];
         let mut elements = Vec::new();
         for array in by_size {
-            let taken = |slot: usize| neighbours[array].iter().any(|other| buffer_of[*other] == slot);
+            let taken = |buffer: usize| neighbours[array].iter().any(|other| buffer_of[*other] == buffer);
             // The last buffer found is the shortest that is long enough.
-            let slot = (0..elements.len()).rev().find(|slot| !taken(*slot));
-            buffer_of[array] = slot.unwrap_or_else(|| {
+            let buffer = (0..elements.len()).rev().find(|buffer| !taken(*buffer));
+            buffer_of[array] = buffer.unwrap_or_else(|| {
                 elements.push(sizes[array]);
                 elements.len() - 1
             });
         }
-        Slots { buffer_of, elements }
+        BufferAssignment { buffer_of, elements }
     }
 }
 
@@ -44,19 +44,19 @@ impl Slots {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Slots;
+    use super::BufferAssignment;
 
     #[test]
     fn ends_share_a_buffer_and_blocks_take_turns() {
         let sizes = [100, 10, 10, 10, 10, 90];
-        let slots = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5], 2);
-        assert_eq!((slots.buffer_of[0], slots.buffer_of[5]), (0, 0));
-        assert_eq!(slots.elements.iter().sum::<usize>(), 120);
+        let assignment = BufferAssignment::new(&sizes, &[0, 1, 2, 3, 4, 5], 2);
+        assert_eq!((assignment.buffer_of[0], assignment.buffer_of[5]), (0, 0));
+        assert_eq!(assignment.elements.iter().sum::<usize>(), 120);
         // A table with a second use at the end.
-        let tied = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5, 0], 2);
+        let tied = BufferAssignment::new(&sizes, &[0, 1, 2, 3, 4, 5, 0], 2);
         assert_ne!(tied.buffer_of[0], tied.buffer_of[5]);
-        assert_eq!(Slots::new(&[7], &[0], 2).elements, [7]);
-        assert!(Slots::new(&[], &[], 2).elements.is_empty());
+        assert_eq!(BufferAssignment::new(&[7], &[0], 2).elements, [7]);
+        assert!(BufferAssignment::new(&[], &[], 2).elements.is_empty());
     }
 
     proptest! {
@@ -67,13 +67,13 @@ mod tests {
             window in 1_usize..5,
         ) {
             let sequence: Vec<_> = order.iter().map(|number| number % sizes.len()).collect();
-            let slots = Slots::new(&sizes, &sequence, window);
-            for (array, slot) in slots.buffer_of.iter().enumerate() {
-                prop_assert!(slots.elements[*slot] >= sizes[array]);
+            let assignment = BufferAssignment::new(&sizes, &sequence, window);
+            for (array, buffer) in assignment.buffer_of.iter().enumerate() {
+                prop_assert!(assignment.elements[*buffer] >= sizes[array]);
             }
             for run in sequence.windows(window.min(sequence.len().max(1))) {
                 for (at, array) in run.iter().enumerate() {
-                    let apart = |other: &usize| other == array || slots.buffer_of[*other] != slots.buffer_of[*array];
+                    let apart = |other: &usize| other == array || assignment.buffer_of[*other] != assignment.buffer_of[*array];
                     prop_assert!(run[at + 1..].iter().all(apart));
                 }
             }
