@@ -1,5 +1,5 @@
-//! Sentences of README, CONTRIBUTING, ARCHITECTURE and `docs/`: none is long, and none has a phrase that
-//! makes a reader look for its noun.
+//! Sentences of README, CONTRIBUTING, ARCHITECTURE, `docs/` and `benches/notes/`: none is long, and none has
+//! a phrase that makes a reader look for its noun.
 
 use crate::house::{self, File};
 
@@ -10,8 +10,9 @@ const MOST_WORDS: usize = 30;
 const PHRASES: [&str; 4] = ["those of", "the one that", "by which", "of which"];
 
 fn is_page(path: &str) -> bool {
-    let is_in_docs = path.starts_with("docs/") && path.ends_with(".md");
-    is_in_docs || ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"].contains(&path)
+    let is_in_folder = ["docs/", "benches/notes/"].iter().any(|folder| path.starts_with(folder));
+    is_in_folder && path.ends_with(".md")
+        || ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"].contains(&path)
 }
 
 /// A paragraph, an item of a list or a row of a table, without code spans and targets of links.
