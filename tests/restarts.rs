@@ -1,6 +1,7 @@
 //! Tests of jobs that lose ranks, hosts and launchers at random moments, restart by themselves, and end with
 //! the weights of an undisturbed run.
 
+mod costs;
 mod disk;
 mod restarted;
 
@@ -12,9 +13,8 @@ use crate::common::devices::gpu;
 use crate::common::jobs::{clean, has_mpi, is_alive, signal, text};
 use crate::common::program;
 use crate::common::random::{Budget, Random};
-use restarted::{
-    Costs, Hosts, LIMIT, Restarted, SLOW_DISK, SLOW_STEPS, Slow, whole, whole_on_gpu, workplace,
-};
+use costs::Costs;
+use restarted::{Hosts, LIMIT, Restarted, SLOW_DISK, SLOW_STEPS, Slow, whole, whole_on_gpu, workplace};
 use serde_json::Value;
 
 /// Number of steps of the disturbed jobs.

@@ -1,6 +1,5 @@
 //! Example program with its own model family: a transformer with parallel blocks (Wang and Komatsuzaki,
-//! *GPT-J*, 2021). Its RMS norm is composed of general operators, and an operator of its own adds the
-//! branches.
+//! *GPT-J*, 2021). Its RMS norm is composed of general operators, and a custom operator adds the branches.
 
 mod model;
 mod operator;
@@ -13,18 +12,18 @@ use plimsoll::nn::{
 use plimsoll::tensor::ops::attention::Heads;
 
 section! {
-    /// The sizes of the model.
+    /// Sizes of the model.
     #[derive(Copy, Eq)]
     pub struct Sizes = "model" {
-        /// Transformer blocks.
+        /// Number of transformer blocks.
         layers: usize = Row::count(1, 1000).default("2");
-        /// Attention heads; they divide the width.
+        /// Number of attention heads; `width` must be a multiple of it.
         heads: usize = Row::count(1, 1000).default("2");
-        /// Values in a token's vector.
+        /// Number of values in a token's vector.
         width: usize = Row::count(1, 100_000).default("32");
-        /// Tokens in a sequence.
+        /// Number of tokens in a sequence.
         context: usize = Row::count(1, 100_000).default("32");
-        /// Tokens that exist; 0: as many as the tokenizer has.
+        /// Number of tokens in the vocabulary. With 0 it is the tokenizer's.
         vocabulary: usize = Row::count(0, 1_000_000).default("0");
     }
 }

@@ -17,15 +17,15 @@ impl RmsNorm {
         Ok(RmsNorm(parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?))
     }
 
-    /// Normalizes `[batch, time, width]`, keeping the shape.
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let squares = ops::pointwise(tape, x.clone(), ops::Pointwise::Square)?;
-        let mean = ops::pointwise(tape, ops::mean(tape, squares, 2)?, ops::Pointwise::Shift(1e-5))?;
-        let root = ops::pointwise(tape, mean, ops::Pointwise::Sqrt)?;
-        let weight = ops::parameter(tape, &self.0)?;
-        let width = weight.tensor().elements();
-        let weight = ops::reshape(tape, weight, [1, 1, width])?;
-        Ok(ops::multiply(tape, ops::divide(tape, x, root)?, weight)?)
+    /// Normalises `[batch, time, width]`, keeping the shape.
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let squares_bld = ops::pointwise(tape, x_bld.clone(), ops::Pointwise::Square)?;
+        let mean_bl1 = ops::pointwise(tape, ops::mean(tape, squares_bld, 2)?, ops::Pointwise::Shift(1e-5))?;
+        let root_bl1 = ops::pointwise(tape, mean_bl1, ops::Pointwise::Sqrt)?;
+        let weight_d = ops::parameter(tape, &self.0)?;
+        let width = weight_d.tensor().elements();
+        let weight_11d = ops::reshape(tape, weight_d, [1, 1, width])?;
+        Ok(ops::multiply(tape, ops::divide(tape, x_bld, root_bl1)?, weight_11d)?)
     }
 }
 
@@ -62,14 +62,15 @@ impl Block {
 impl Layer for Block {
     type Stream = Var;
 
-    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let normalised = self.norm.forward(tape, x.clone())?;
-        let qkv = Qkv::Packed(self.qkv.forward(tape, normalised.clone())?);
-        let mixed = self
-            .mixed
-            .forward(tape, ops::attention(tape, qkv, self.heads, None, ops::AttentionMeasures::default())?)?;
-        let hidden = self.project.forward(tape, self.expand.forward(tape, normalised)?)?;
-        Ok(ops::add(tape, x, branch_sum(tape, mixed, hidden)?)?)
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let normalised_bld = self.norm.forward(tape, x_bld.clone())?;
+        let qkv_blc = Qkv::Packed(self.qkv.forward(tape, normalised_bld.clone())?);
+        let mixed_bld = self.mixed.forward(
+            tape,
+            ops::attention(tape, qkv_blc, self.heads, None, ops::AttentionMeasures::default())?,
+        )?;
+        let hidden_bld = self.project.forward(tape, self.expand.forward(tape, normalised_bld)?)?;
+        Ok(ops::add(tape, x_bld, branch_sum(tape, mixed_bld, hidden_bld)?)?)
     }
 }
 
@@ -121,15 +122,15 @@ impl Model for Transformer {
     }
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let x = match (&self.embedding, input) {
-            (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
-            (None, Input::Hidden(hidden)) => hidden,
+        let x_bld = match (&self.embedding, input) {
+            (Some(embedding), Input::Batch(tokens_bl)) => embedding.forward(tape, &tokens_bl)?,
+            (None, Input::Hidden(hidden_bld)) => hidden_bld,
             _ => return Err(NnError::StageInput { expected: "tokens at the start, and vectors after it" }),
         };
-        let x = self.blocks.forward(tape, x)?;
+        let x_bld = self.blocks.forward(tape, x_bld)?;
         match &self.head {
-            None => Ok(x),
-            Some((norm, output)) => output.forward(tape, norm.forward(tape, x)?),
+            None => Ok(x_bld),
+            Some((norm, output)) => output.forward(tape, norm.forward(tape, x_bld)?),
         }
     }
 

@@ -6,7 +6,7 @@ use plimsoll::tensor::ops::pointwise::{self, Pair, Pointwise};
 
 const NAME: &str = "branch_sum";
 
-/// Preserves the variance of two branches of equal variance.
+/// Factor of the sum, which keeps the variance of two branches of equal variance.
 const FACTOR: f32 = std::f32::consts::FRAC_1_SQRT_2;
 
 /// The operator's row in the autocast table: half-precision branches are widened before they are added.

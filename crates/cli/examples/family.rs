@@ -22,15 +22,15 @@ section! {
     /// Keys of `[model]`. Each is a row with its range, its default and its documentation.
     #[derive(Copy, Eq)]
     pub struct Sizes = "model" {
-        /// Transformer blocks.
+        /// Number of transformer blocks.
         layers: usize = Row::count(1, 1000).default("2");
-        /// Attention heads; they divide the width.
+        /// Number of attention heads; `width` must be a multiple of it.
         heads: usize = Row::count(1, 1000).default("2");
-        /// Values in a token's vector.
+        /// Number of values in a token's vector.
         width: usize = Row::count(1, 100_000).default("32");
-        /// Tokens in a sequence.
+        /// Number of tokens in a sequence.
         context: usize = Row::count(1, 100_000).default("32");
-        /// Tokens that exist; 0: as many as the tokenizer has.
+        /// Number of tokens in the vocabulary. With 0 it is the tokenizer's.
         vocabulary: usize = Row::count(0, 1_000_000).default("0");
     }
 }

@@ -42,6 +42,9 @@ fn preallocated_runs_request_no_driver_memory_after_the_start() {
     }
 }
 
+/// Settings of all rows that have an effect with a model of three steps.
+const USUAL: [&str; 2] = ["optim.warmup_steps=1", "parallel.bucket_bytes=67108864"];
+
 #[test]
 fn settings_without_effect_are_named() {
     let table: &[(&[&str], &[&str])] = &[
@@ -113,7 +116,6 @@ fn settings_without_effect_are_named() {
         (&["checkpoint.minutes=0", "checkpoint.keep=5"], &["checkpoint.keep has no effect"]),
         (&["telemetry.listen_publicly=true"], &["telemetry.listen_publicly has no effect without"]),
     ];
-    const USUAL: [&str; 2] = ["optim.warmup_steps=1", "parallel.bucket_bytes=67108864"];
     for (sets, expected) in table {
         let sets = [&USUAL, *sets].concat();
         let sentences = without_effect(&setup(false, &sets));
@@ -121,7 +123,10 @@ fn settings_without_effect_are_named() {
         let all_begin = sentences.iter().zip(*expected).all(|(sentence, start)| sentence.starts_with(start));
         assert!(all_begin, "{sentences:?}");
     }
-    // These settings have an effect on a GPU.
+}
+
+#[test]
+fn some_settings_have_an_effect_on_gpus_alone() {
     for set in ["parallel.peer_access=off", "parallel.reduction=nccl", "precision.tf32=true"] {
         let sets = [&USUAL[..], &["parallel.data=2", set]].concat();
         assert_eq!(without_effect(&setup(true, &sets)), [""; 0], "{set}");
@@ -129,6 +134,10 @@ fn settings_without_effect_are_named() {
     let sharded = ["parallel.data=2", "parallel.zero_stage=2", "parallel.peer_access=off"];
     let sentences = without_effect(&setup(true, &[&USUAL[..], &sharded].concat()));
     assert!(matches!(&sentences[..], [only] if only.starts_with("parallel.peer_access")), "{sentences:?}");
+}
+
+#[test]
+fn recomputation_without_effect_names_the_kind_of_model() {
     let mlp = common::setup_from(common::MLP, false, &["memory.recompute=block"]);
     let sentences = without_effect(&mlp);
     let [sentence] = &sentences[..] else { panic!("{sentences:?}") };

@@ -73,7 +73,8 @@ mod tests {
             }
             for run in sequence.windows(window.min(sequence.len().max(1))) {
                 for (at, array) in run.iter().enumerate() {
-                    let apart = |other: &usize| other == array || assignment.buffer_of[*other] != assignment.buffer_of[*array];
+                    let buffer = |array: &usize| assignment.buffer_of[*array];
+                    let apart = |other: &usize| other == array || buffer(other) != buffer(array);
                     prop_assert!(run[at + 1..].iter().all(apart));
                 }
             }

@@ -4,4 +4,5 @@
 mod numbers;
 mod refused;
 mod round_trip;
+mod settings;
 mod support;

@@ -123,3 +123,18 @@ pub(crate) fn devices() -> Vec<Device> {
     }
     devices
 }
+
+/// Copies the recorded `gpt2` folder with a changed configuration.
+pub(crate) fn copy(to: &Path, change: impl FnOnce(&mut Value)) {
+    copy_of("gpt2", to, change);
+}
+
+/// Copies a recorded folder with a changed configuration.
+pub(crate) fn copy_of(name: &str, to: &Path, change: impl FnOnce(&mut Value)) {
+    let from = folder(name);
+    std::fs::copy(from.join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+}

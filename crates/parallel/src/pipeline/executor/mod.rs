@@ -17,13 +17,14 @@ mod passes;
 mod repeats;
 mod transfers;
 mod transit;
+mod work;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use autograd::{Mode, Pass, Tape, Var};
 use collective::{Axis, GridGroups, RankGrid};
-use device::{DType, Device, StreamKind};
+use device::{DType, Device};
 use nn::{Model, Parameter};
 use tensor::{Shape, Tensor};
 
@@ -34,6 +35,7 @@ use crate::pipeline::schedule::Schedule;
 pub use repeats::{PlanWork, Skipped};
 use repeats::{Repeats, Repetition};
 use transit::{InTransit, Queues};
+use work::Work;
 
 /// A stage of the model on the rank that holds it.
 pub struct StagePart {
@@ -276,70 +278,6 @@ impl Executor {
         Execution::new(self, models, Vec::new(), (groups, feed), Work::Generation { extents })?
             .run(&actions)?;
         Ok(())
-    }
-}
-
-/// The kind of work that an action list does.
-#[derive(Clone, Copy, Debug)]
-enum Work {
-    /// A training step; `scale` multiplies the losses.
-    Step { scale: f32, mode: Mode },
-    /// Forward and backward of one micro-batch, outside of a step.
-    Repetition { scale: f32 },
-    /// Losses of micro-batches, without backward.
-    Validation,
-    /// One forward pass of sequences of these extents, without a loss.
-    Generation { extents: [usize; 2] },
-}
-
-impl Work {
-    /// Mode of the tapes.
-    fn mode(self) -> Mode {
-        match self {
-            Work::Step { mode, .. } => mode,
-            Work::Repetition { .. } => Mode::Rehearse,
-            Work::Validation | Work::Generation { .. } => Mode::Evaluate,
-        }
-    }
-
-    /// Factor of the losses.
-    fn scale(self) -> f32 {
-        match self {
-            Work::Step { scale, .. } | Work::Repetition { scale } => scale,
-            Work::Validation | Work::Generation { .. } => 1.0,
-        }
-    }
-
-    /// Returns whether the last stage computes a loss.
-    fn has_loss(self) -> bool {
-        !matches!(self, Work::Generation { .. })
-    }
-
-    /// Stream of the transfers between stages.
-    fn transfer_stream(self) -> StreamKind {
-        match self {
-            Work::Step { .. } | Work::Repetition { .. } | Work::Validation => StreamKind::Transfer,
-            Work::Generation { .. } => StreamKind::Compute,
-        }
-    }
-
-    /// Dtype of the tensor sent between two stages.
-    fn transfer_dtype(self, boundary: &StageBoundary) -> DType {
-        match self {
-            Work::Step { .. } | Work::Repetition { .. } => boundary.dtype,
-            Work::Validation | Work::Generation { .. } => boundary.evaluated_dtype,
-        }
-    }
-
-    /// Shape of the tensor sent between two stages. For a micro-batch of training it is `boundary.shape`.
-    fn transfer_shape(self, boundary: &StageBoundary) -> Option<Shape> {
-        match self {
-            Work::Step { .. } | Work::Repetition { .. } | Work::Validation => Some(boundary.shape),
-            Work::Generation { extents: [rows, time] } => {
-                // Rows of generation are not divided over ranks, as those of a step may be.
-                Some([rows, time, boundary.shape.columns()].into())
-            }
-        }
     }
 }
 

@@ -97,8 +97,11 @@ fn rank_size_and_address_make_a_rank() {
     assert!(with(ALONE, true, |environment| environment.launcher().unwrap()).is_none());
 }
 
+/// Variables of a rank that starts.
+const RANK: Variables = &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")];
+
 #[test]
-fn wrong_values_are_refused_and_incomplete_ones_warned_about() {
+fn wrong_values_are_refused() {
     const NUMBER: &str = " is not a number from ";
     const EMPTY: &str = " is empty: set it to ";
     // Variables that replace those of a rank that starts, and the beginning of the refusal.
@@ -137,7 +140,6 @@ fn wrong_values_are_refused_and_incomplete_ones_warned_about() {
             "PLIMSOLL_SECRET: it has 0 bytes, and at least 16 are needed".to_owned(),
         ),
     ];
-    const RANK: Variables = &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")];
     for (replaced, beginning) in refused {
         let variables: Vec<_> = replaced.iter().chain(RANK).copied().collect();
         let error = with(&variables, true, |environment| environment.launcher().unwrap_err());
@@ -148,16 +150,27 @@ fn wrong_values_are_refused_and_incomplete_ones_warned_about() {
     let variables: Vec<_> = last.iter().chain(RANK).copied().collect();
     let error = with(&variables, true, |environment| environment.launcher().unwrap_err());
     assert!(error.to_string().contains("there is no port 65536"), "{error}");
+}
+
+#[test]
+fn addresses_of_every_form_are_accepted() {
     for address in ["node-0", "a.b.c", "job_1.svc.", "10.0.0.1", "::1", "[fe80::1]", "not-yet.invalid"] {
         let variables: Vec<_> = [("MASTER_ADDR", address)].iter().chain(RANK).copied().collect();
         assert!(with(&variables, true, |environment| environment.launcher().is_ok()), "{address}");
     }
+}
+
+#[test]
+fn seconds_of_a_start_are_a_number() {
     for (text, seconds) in [(None, Some(None)), (Some("5"), Some(Some(5))), (Some("5s"), None)] {
         let variables: Vec<_> = text.iter().map(|text| (START_SECONDS, *text)).collect();
         let read = with(&variables, true, |environment| environment.start_seconds());
         assert_eq!(read.ok(), seconds, "{text:?}");
     }
-    // Without a launcher, too.
+}
+
+#[test]
+fn wrong_values_are_refused_without_a_launcher() {
     for (name, value) in [
         (START_SECONDS, "5s"),
         (OWN_PORT, "http"),
@@ -173,6 +186,10 @@ fn wrong_values_are_refused_and_incomplete_ones_warned_about() {
         let refused = checked.unwrap_err();
         assert!(refused.exit_status() == 2 && refused.to_string().starts_with(name), "{refused}");
     }
+}
+
+#[test]
+fn incomplete_variables_are_warned_about() {
     let warned: [(Variables, Option<&str>); 7] = [
         (&[], None),
         (&[("WORLD_SIZE", "1")], None),
