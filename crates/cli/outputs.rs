@@ -22,9 +22,9 @@ pub(crate) struct Force {
 pub(crate) enum Kind {
     /// An HTML page ([`report::Report`]).
     Page,
-    /// An SVG.
+    /// A picture in SVG, such as a pipeline's schedule.
     Picture,
-    /// A Chrome trace.
+    /// A timeline as a Chrome trace.
     Trace,
     /// A measurement that took long, and therefore replaces no file.
     Measurement,

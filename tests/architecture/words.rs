@@ -14,7 +14,7 @@ const OPENINGS: [&str; 11] =
     ["Those", "That", "What", "Its", "It", "Has", "When", "Whose", "They", "These", "Which"];
 
 /// Number of remaining uses of these words. A change may only lower it.
-const LEFT: usize = 95;
+const LEFT: usize = 94;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
@@ -90,7 +90,7 @@ const PHRASES: [&str; 5] = ["those of", "by which", "of which", "the one that", 
 
 /// Uses of habits that are left in Rust sources: [`PHRASES`], functions and closures named `of`, and tuples
 /// that bind unrelated values. A change may only lower the numbers.
-const HABITS_LEFT: [usize; 3] = [203, 5, 113];
+const HABITS_LEFT: [usize; 3] = [199, 5, 113];
 
 fn habits(text: &str) -> [usize; 3] {
     let lower = text.to_ascii_lowercase();

@@ -38,7 +38,7 @@ device::names! {
     }
 }
 
-/// A row of the table.
+/// An operator's row in the autocast table: the dtype of its operands and the precision of its arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperatorPrecision {
     /// The operator's name on the tape.
@@ -51,26 +51,27 @@ pub struct OperatorPrecision {
     pub in_f32: &'static str,
 }
 
-/// Row of a matmul.
+/// Returns the row of a matmul, whose operands are rounded to the half-precision dtype.
 const fn half(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::Half, arithmetic: Arithmetic::Half, in_f32 }
 }
 
-/// Row of an operator whose operands are widened to f32. It would compute half-precision operands in f32,
-/// too.
+/// Returns the row of an operator whose operands are widened to f32, in which it computes.
 const fn single(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::F32, arithmetic: Arithmetic::F32, in_f32 }
 }
 
-/// Row of an operator that computes in f32 and rounds its result to the operands' dtype.
+/// Returns the row of an operator that computes in f32 and rounds its result to the operands' dtype.
 const fn unchanged(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::Unchanged, arithmetic: Arithmetic::F32, in_f32 }
 }
 
+/// Returns the row of an operator whose operands are cast to the widest of their dtypes.
 const fn widest(operator: &'static str, arithmetic: Arithmetic) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::Widest, arithmetic, in_f32: "" }
 }
 
+/// Returns the row of an operator that only moves elements.
 const fn moves(operator: &'static str) -> OperatorPrecision {
     OperatorPrecision { operator, operands: Operands::Unchanged, arithmetic: Arithmetic::Moves, in_f32: "" }
 }

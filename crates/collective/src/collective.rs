@@ -95,7 +95,7 @@ pub enum Collective<R> {
         /// Whether the device has no other work meanwhile. Affects speed, never results.
         alone: bool,
     },
-    /// An [`Collective::Exchange`] between shared regions. Values arrive at the offset from which they were
+    /// A [`Collective::Exchange`] between shared regions. Values arrive at the offset from which they were
     /// sent.
     ExchangeShared {
         /// Peers and the values to send to each.

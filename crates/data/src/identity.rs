@@ -5,9 +5,9 @@ use system::numbers::hexadecimal;
 
 use crate::{Corpus, Error};
 
-/// Number of samples that are hashed.
+/// Number of runs of tokens whose hash identifies a corpus.
 const SAMPLES: u64 = 64;
-/// Number of tokens per sample.
+/// Number of tokens in each hashed run.
 const SAMPLE: u64 = 16_384;
 
 /// Identity of a corpus: its size, the modification time of its files, and a hash of samples from the start,

@@ -85,17 +85,17 @@ pub struct LoggedKernel {
 /// Source and destination of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CopyKind {
-    /// From host memory, which may change right after the call.
+    /// A copy from host memory, which may change right after the call.
     FromHost,
-    /// To host memory; the host waits for it.
+    /// A copy to host memory for which the host waits.
     ToHost,
-    /// To host memory; the host waits later, or never.
+    /// A copy to host memory for which the host waits later, or never.
     ToHostLater,
-    /// From a host pool, without blocking the host.
+    /// A copy from a host pool, without blocking the host.
     FromPool,
-    /// To a host pool, without blocking the host.
+    /// A copy to a host pool, without blocking the host.
     ToPool,
-    /// Within the device.
+    /// A copy between two buffers of the device.
     Within,
     /// A zero-fill, without a source.
     Zero,

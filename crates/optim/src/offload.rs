@@ -96,7 +96,7 @@ pub(crate) struct Pair {
     host: Tensor,
 }
 
-/// Elements of one member in a piece, before tensors are allocated.
+/// Range of a parameter's elements that one transfer moves, before its tensors are allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cut {
     member: usize,

@@ -60,7 +60,7 @@ impl Balance {
         Ok(Some(balance).filter(|balance| balance.most_lanes > balance.fewest_lanes || balance.parts > ranks))
     }
 
-    /// Returns the smallest number of ranks that would be as fast.
+    /// Returns the smallest number of ranks whose busiest rank has no more lanes than now.
     fn as_fast(&self) -> usize {
         self.lanes.div_ceil(self.most_lanes)
     }

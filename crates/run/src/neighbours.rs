@@ -68,8 +68,8 @@ fn receive(writer: &MemoryWriter, host: &str, secret: Secret) -> Option<Receiver
         .ok()
 }
 
-/// Stores a file named `HOST/STEP/FILE`. Files for another host, which may have an address of the same
-/// number, are dropped.
+/// Stores a received file of another host's state, named `HOST/STEP/FILE`, where HOST receives it. Refuses
+/// files for other hosts, which may have the same IP address in networks of their own.
 fn store(
     incoming: &IncomingFiles,
     (own, name): (&str, &str),

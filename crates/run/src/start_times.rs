@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Parts shorter than this are not listed.
+/// Parts of a start-up shorter than this are counted in the total only.
 const NAMED: Duration = Duration::from_millis(5);
 
 /// Measures the consecutive parts of a start-up.
@@ -14,13 +14,13 @@ pub(crate) struct StartTimes {
 }
 
 impl StartTimes {
-    /// Begins the first part.
+    /// Starts to measure the first part.
     pub(crate) fn begin() -> Self {
         let now = Instant::now();
         StartTimes { began: now, last: now, parts: Vec::new() }
     }
 
-    /// Ends a part, and begins the next.
+    /// Records the time since the previous call as that of `part`.
     pub(crate) fn end(&mut self, part: &'static str) {
         let last = std::mem::replace(&mut self.last, Instant::now());
         self.parts.push((part, last.elapsed()));

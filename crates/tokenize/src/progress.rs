@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Jobs of at least this many bytes print a first line at once, because they may take long.
 const LONG: u64 = 1 << 20;
-/// Interval between two lines without a terminal.
+/// Interval between two progress lines if standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// The progress of a job, on standard error.

@@ -97,12 +97,12 @@ impl Fp8Weight {
         *self.0.layouts.borrow_mut() = Layouts::Missing;
     }
 
-    /// Returns the cast for a layer's input.
+    /// Returns the FP8 format and scaling of a layer's input: always E4M3.
     fn input_cast(&self) -> Cast {
         Cast::new(DType::E4m3, self.0.recipe)
     }
 
-    /// Returns the cast for an output's gradient.
+    /// Returns the FP8 format and scaling of the output's gradient.
     fn gradient_cast(&self) -> Cast {
         Cast::new(self.0.gradients, self.0.recipe).with_category(Category::ActivationGradient)
     }

@@ -153,7 +153,7 @@ impl Rule for LinearCrossEntropyRule {
         Ok(inputs)
     }
 
-    /// Also computes the weights' gradients, because each part of the scores serves both.
+    /// Computes the gradients of inputs and weights together, so that the scores are recomputed only once.
     fn backward(
         &mut self,
         outputs: ValueGradients,

@@ -1,4 +1,4 @@
-//! Listings of networks: a forward pass, graphs, and ten epochs.
+//! Memory listings of small networks: of a forward pass, of kept graphs, and of ten epochs of training.
 
 use autograd::{Gradients, Mode, Tape, Var};
 use device::{Category, DType, Device};
@@ -11,10 +11,10 @@ use tensor::ops::Activation;
 use super::taken::{Listing, PyTorchFigures, Taken, computed, measured, printed};
 use crate::error::Result;
 
-/// Number of graphs that are kept, and number that are consumed.
+/// Number of graphs that one listing keeps and another one frees by backward.
 const GRAPHS: usize = 4;
 const EPOCHS: usize = 10;
-/// Bytes of the smallest segment.
+/// Bytes of the smallest segment that the allocator takes from the driver.
 const SEGMENT: u64 = 2_097_152;
 
 fn network(device: &Device, sizes: &[usize], activation: Activation) -> Result<Mlp> {

@@ -1,4 +1,4 @@
-//! Builds a listing: rows of measured figures beside PyTorch's.
+//! Builds a memory listing: bytes at each moment of a short program, beside PyTorch's figures for it.
 
 use device::{Category, DType, Device, Request};
 use memory::{Metric, PoolKind};
@@ -30,7 +30,7 @@ pub struct PyTorchFigures {
     pub origin: FigureOrigin,
 }
 
-/// A row of a listing: figures at one moment of the program.
+/// A row of a memory listing: bytes allocated and reserved at one moment of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedFigure {
     /// Name of the row.
@@ -54,7 +54,7 @@ impl ListedFigure {
     }
 }
 
-/// A listing: its title, and its rows in order.
+/// A memory listing: its title, and its rows in the order of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// Description of the program.

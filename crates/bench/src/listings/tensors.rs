@@ -1,4 +1,4 @@
-//! Listings of tensors and their owners.
+//! Memory listings of tensors that are created, shared and dropped.
 
 use device::Device;
 

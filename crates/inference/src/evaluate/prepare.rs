@@ -128,7 +128,7 @@ fn check_context(config: &RunConfig, context: usize) -> Result<()> {
     }
 }
 
-/// Reads the questions.
+/// Reads the multiple-choice questions of `--choices`.
 ///
 /// # Errors
 /// The file is invalid, or the model cannot answer its questions.
@@ -148,7 +148,7 @@ fn questions(path: &Path, trained: &Trained, vocabulary: usize) -> Result<Questi
     Ok(read)
 }
 
-/// Returns the configuration with one micro-batch of one sequence for every ending.
+/// Returns the configuration for multiple-choice questions: one micro-batch of one sequence for each answer.
 fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> Result<RunConfig> {
     let needed = asked.longest().saturating_sub(1).max(1);
     let most = config.model.examples().units();

@@ -1,4 +1,4 @@
-//! Per-module values in an `adapter_config.json`.
+//! Ranks and scales of single modules in an `adapter_config.json`: `rank_pattern` and `alpha_pattern`.
 
 use serde_json::{Map, Value};
 
@@ -29,7 +29,7 @@ fn target(name: &str) -> Result<String, String> {
     }
 }
 
-/// Returns the values of those `modules` that have one, by name.
+/// Returns a JSON object with the number of each module for which `value` returns one.
 pub(super) fn written<'a>(
     modules: impl Iterator<Item = &'a str>,
     value: impl Fn(&str) -> Option<Value>,

@@ -11,7 +11,7 @@ const VOCABULARY_PADDING: usize = 128;
 const MOST_BYTES: u128 = 1 << 56;
 const BYTES_OF_F32: u128 = 4;
 
-/// The width of attention heads.
+/// Width of attention heads, with the keys that an error about it names.
 pub(super) struct HeadWidth {
     /// Number of values per head.
     pub(super) value: usize,

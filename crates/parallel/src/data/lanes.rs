@@ -85,12 +85,12 @@ impl Lanes {
         self.sets
     }
 
-    /// Number of sets that hold the rank's parts after the last lane; they are the first ones.
+    /// Number of gradient sets, from the first on, that hold the rank's subtree sums after its last lane.
     pub fn parts(&self) -> usize {
         self.set_of(self.local())
     }
 
-    /// Returns each rank's number of parts, and the order in which they are added.
+    /// Returns each rank's number of subtree sums, and the order in which all of them are added.
     pub fn rank_tree(&self) -> Result<RankTree> {
         let ranks = self.assignment.replicas();
         if self.all != self.assignment.lanes() {

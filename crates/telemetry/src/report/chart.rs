@@ -11,13 +11,13 @@ pub(super) struct Frame {
     pub(super) right: f64,
     pub(super) top: f64,
     pub(super) bottom: f64,
-    /// Value at the left edge.
+    /// Value of the horizontal axis at the left edge.
     pub(super) from: f64,
-    /// Value at the right edge.
+    /// Value of the horizontal axis at the right edge.
     pub(super) to: f64,
-    /// Value at the bottom.
+    /// Value of the vertical axis at the bottom edge.
     pub(super) least: f64,
-    /// Value at the top.
+    /// Value of the vertical axis at the top edge.
     pub(super) most: f64,
 }
 

@@ -80,16 +80,16 @@ impl TreeKernel {
         (fits && check::DTYPES.contains(&dtype)).then_some(TreeKernel { function, parts, order })
     }
 
-    /// Returns the kernel. Its parameters are the values of each part, added with `launch`, then those of
+    /// Returns the kernel. Its parameters are the tensors to be summed, then the ones of
     /// [`TreeKernel::finish`].
     #[must_use]
     pub fn function(&self) -> Function {
         self.function
     }
 
-    /// Adds the parameters that follow the parts. `own` adds the destination of the sum, and `count` is the
-    /// number of 16-byte vectors, or of elements. If `targets` is not 0, it is a bit set of parts that the
-    /// sum overwrites instead of the destination; for a balanced tree it has all of them.
+    /// Adds the kernel's parameters after the tensors to be summed. `own` adds the destination. `count` is
+    /// the number of 16-byte vectors, or of elements. If `targets` is not 0, the sum overwrites the tensors
+    /// whose bits it has instead of the destination; for a balanced tree these are all of them.
     pub fn finish<'a>(
         &self,
         launch: Launch<'a>,

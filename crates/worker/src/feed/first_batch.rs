@@ -13,7 +13,7 @@ use crate::feed::pairs::PairWork;
 use crate::feed::pieces::ContextPieces;
 use crate::feed::pixels::PixelBuffer;
 
-/// A micro-batch on a device.
+/// Inputs and targets of a micro-batch on a device.
 #[derive(Debug)]
 pub struct Uploaded {
     /// Inputs of the model.

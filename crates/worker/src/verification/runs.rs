@@ -6,7 +6,7 @@ use telemetry::hashes::HashedArray;
 
 use crate::observers::tensor_hashes::Order;
 
-/// A run of a verified micro-batch.
+/// One of up to three computations of a verified micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
     /// Within the step.
@@ -18,7 +18,7 @@ pub(crate) enum Run {
 }
 
 impl Run {
-    /// All runs.
+    /// The three runs, in order.
     #[cfg(test)]
     const ALL: [Run; 3] = [Run::Step, Run::Repetition, Run::Third];
 
@@ -88,7 +88,7 @@ pub(crate) struct VerifiedArray {
     pub(super) hash: u64,
 }
 
-/// The runs of one rank.
+/// The hashes of the arrays that one rank computed in its runs of verified micro-batches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RankRuns {
     pub(super) host: String,

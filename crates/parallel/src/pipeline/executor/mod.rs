@@ -12,6 +12,7 @@
 //!
 //! On a single rank the list has no transfers.
 
+mod boundary;
 mod forward;
 mod passes;
 mod repeats;
@@ -24,14 +25,15 @@ use std::sync::Arc;
 
 use autograd::{Mode, Pass, Tape, Var};
 use collective::{Axis, GridGroups, RankGrid};
-use device::{DType, Device};
+use device::Device;
 use nn::{Model, Parameter};
-use tensor::{Shape, Tensor};
+use tensor::Tensor;
 
 use crate::data::{GradientObserver, GradientReduction, ParameterShard, SinkPhase, WeightUnits};
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
+pub use boundary::StageBoundary;
 pub use repeats::{PlanWork, Skipped};
 use repeats::{Repeats, Repetition};
 use transit::{InTransit, Queues};
@@ -64,19 +66,6 @@ impl std::fmt::Debug for StagePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StagePart").field("reduction", &self.reduction).finish_non_exhaustive()
     }
-}
-
-/// The tensor sent from a stage to the next. Its gradient, sent back, has the same shape and dtype.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StageBoundary {
-    /// Shape of one micro-batch.
-    pub shape: Shape,
-    /// Dtype of the tensor and of its gradient in training.
-    pub dtype: DType,
-    /// Dtype in evaluation, which may differ because evaluation fuses layers.
-    pub evaluated_dtype: DType,
-    /// Whether the gradient is sent back, because an earlier stage has trained parameters.
-    pub gradient: bool,
 }
 
 /// A part of an action, for timing.

@@ -29,12 +29,12 @@ pub struct PlanWork {
 /// repeat others, since each is added to others in its own way.
 const MOST_COMPARED: usize = 1 << 13;
 
-/// Totals of the skipped actions.
+/// Allocations and traffic of the actions that a plan skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// Number of allocations.
+    /// Number of allocations that the actions would have made.
     pub allocations: u64,
-    /// Traffic between ranks.
+    /// Traffic between ranks that the actions would have caused.
     pub traffic: AxisTraffic,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Repetition {
     pub(super) calls: (Range<usize>, usize),
 }
 
-/// State of the execution after a pass.
+/// The allocator events between two passes, and totals up to the later one.
 struct Stretch {
     /// Number of actions executed.
     done: usize,
@@ -78,7 +78,7 @@ pub(super) struct Repeats<'a> {
     /// Whether a repetition requires equal logged calls, not only equal memory.
     compares_calls: bool,
     work: PlanWork,
-    /// Number of allocations before the execution.
+    /// Number of the rank's allocations before this execution began.
     before: u64,
     stretches: Vec<Stretch>,
     /// Index of the last stretch with each digest.
@@ -137,7 +137,8 @@ impl<'a> Repeats<'a> {
         Ok(repetition)
     }
 
-    /// Returns the whole periods of `period` stretches that follow, if the last two periods are equal.
+    /// Returns the actions to skip if the last `period` stretches repeat the ones before: all whole periods
+    /// that follow with the same actions.
     fn repetition(&self, period: usize) -> Option<Repetition> {
         let last = self.stretches.len() - 1;
         let [first, middle, end] = [2 * period, period, 0].map(|back| &self.stretches[last - back]);

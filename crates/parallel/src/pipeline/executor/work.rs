@@ -4,7 +4,7 @@ use autograd::Mode;
 use device::{DType, StreamKind};
 use tensor::Shape;
 
-use super::StageBoundary;
+use super::boundary::StageBoundary;
 
 /// The kind of work that an action list does.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 //! Workspace of batch normalisation: partial sums over runs of consecutive rows.
 
-/// Minimum rows of a run.
+/// Minimum number of rows that one block of threads adds.
 const ROWS: usize = 64;
-/// Maximum runs of an array.
+/// Maximum number of runs of rows.
 const RUNS: usize = 1024;
 /// Maximum elements of the partial sums of one quantity over all runs, unless one run has more.
 const ELEMENTS: usize = 1 << 17;

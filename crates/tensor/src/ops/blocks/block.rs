@@ -1,4 +1,4 @@
-//! The position of one block in the matrix and in the packed rows.
+//! The rows and columns of one adapter's block in the matrix of all adapters of a layer.
 
 use std::ops::Range;
 

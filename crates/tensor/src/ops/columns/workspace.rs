@@ -1,8 +1,8 @@
 //! Workspace of sums over the rows of a matrix.
 
-/// Minimum rows of a run.
+/// Minimum number of rows that one block of threads adds.
 const ROWS: usize = 32;
-/// Maximum runs of a matrix.
+/// Maximum number of runs of rows.
 const RUNS: usize = 256;
 
 /// Returns the number of runs of rows into which a sum over the rows of a matrix is divided; at least 1.

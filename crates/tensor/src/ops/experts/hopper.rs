@@ -36,7 +36,7 @@ impl Tiles {
     }
 }
 
-/// Returns [`Tiles::macros`] followed by other macros.
+/// Returns the preprocessor macros of a kernel variant: the tile sizes, then `others`.
 const fn with<const N: usize, const M: usize>(
     tiles: &Tiles,
     others: [(&'static str, u32); N],

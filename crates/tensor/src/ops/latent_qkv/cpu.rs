@@ -1,4 +1,4 @@
-//! Arrangement of heads on the host, one task per block of rows.
+//! Packs the heads of latent attention on the host, one task per block of rows.
 
 use device::parallel::for_pieces;
 

@@ -122,7 +122,7 @@ impl FolderFamily {
     }
 }
 
-/// Returns no fixed keys.
+/// Returns no keys, for families in which every key may differ between models.
 pub(super) fn none(_: &FolderConfig) -> Result<Keys, String> {
     Ok(Keys::new())
 }

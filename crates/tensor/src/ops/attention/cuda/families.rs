@@ -205,7 +205,7 @@ pub(super) const fn appended<const N: usize, const M: usize>(macros: &[Macro; N]
 /// Variant of the f32 kernels.
 #[derive(Clone, Copy)]
 pub(super) struct F32Variant {
-    /// Widest head.
+    /// Width of the widest head that the kernels compute.
     pub(super) width: u32,
     /// Positions of a tile. Four tiles fit in the shared memory of every GPU from sm_80 on.
     pub(super) tile: u32,

@@ -7,8 +7,9 @@ use super::hopper::Pairs;
 pub(super) struct Needs {
     /// Whether scores are capped, or the queries are only part of a sequence.
     pub(super) general: bool,
+    /// Whether query heads have attention sinks.
     pub(super) sinks: bool,
-    /// Pairs of queries and keys, for Hopper's kernels.
+    /// Kind of query-key pairs that Hopper's kernels would compute, such as causal or windowed ones.
     pub(super) pairs: Pairs,
     /// Whether Hopper's kernels support the call.
     pub(super) hopper: bool,
