@@ -146,7 +146,7 @@ fn memory(sampled: &Sampled) -> String {
     }
 }
 
-/// How texts are printed.
+/// Format in which generated texts are printed.
 #[derive(Clone, Copy)]
 struct Format {
     /// Whether texts are answers, each on its own line.

@@ -37,10 +37,10 @@ struct State {
     returned: Option<Event>,
 }
 
-/// A stored input.
+/// Memory of an offloaded input.
 #[derive(Debug)]
 enum Kept {
-    /// In the pool.
+    /// In the host pool.
     Away(Tensor),
     /// On the device again, or being copied there.
     Back(Tensor),
@@ -51,7 +51,7 @@ enum Kept {
 pub(crate) enum Input {
     /// On the device.
     Here(Tensor),
-    /// In a pool, until it is taken or dropped.
+    /// In a host pool, until backward takes it or the segment is dropped.
     Away(Offloaded),
 }
 

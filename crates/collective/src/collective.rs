@@ -39,7 +39,7 @@ pub enum Collective<R> {
     },
     /// Sums over ranks; each rank gets a shard of the sum.
     ReduceScatter {
-        /// The values.
+        /// This rank's addends, for all shards.
         input: R,
         /// Shard `rank` of the sum, `1 / world_size` as long as `input`; may alias that shard of `input`.
         output: R,
@@ -57,14 +57,14 @@ pub enum Collective<R> {
     Broadcast {
         /// The rank whose values are copied.
         root: usize,
-        /// The values.
+        /// The root's values, and the memory for them on other ranks.
         region: R,
     },
     /// Sends values to one rank. May wait for the receive.
     Send {
         /// The receiving rank, whose region has the same length.
         to: usize,
-        /// The values.
+        /// The values to send.
         region: R,
     },
     /// Receives values from one rank.

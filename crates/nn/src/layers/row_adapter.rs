@@ -50,9 +50,9 @@ impl RowAdapter {
     ///
     /// # Errors
     /// Another shape or type, out of memory.
-    pub(super) fn forward(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
+    pub(super) fn forward(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
         let [a, b] = &self.matrices;
-        let low_blr = ops::row_linear(tape, self.dropout.forward(tape, x_bli)?, a)?;
-        self.scale.forward(tape, ops::row_linear(tape, low_blr, b)?)
+        let low_tr = ops::row_linear(tape, self.dropout.forward(tape, x_ti)?, a)?;
+        self.scale.forward(tape, ops::row_linear(tape, low_tr, b)?)
     }
 }

@@ -15,7 +15,7 @@ pub(super) type HostWork = Box<dyn FnMut() -> Result<()>>;
 pub(super) enum ReplayedPart {
     /// A graph, or a call between graphs.
     Piece(CapturedPart),
-    /// Host work.
+    /// Work of the host between graphs, such as reading a micro-batch.
     Host {
         /// Number of allocator operations before the work.
         operations: usize,

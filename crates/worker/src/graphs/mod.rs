@@ -46,14 +46,14 @@ pub struct StepGraphs {
     logged: Option<String>,
 }
 
-/// How a step runs.
+/// Way in which a step enqueues its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepMode {
-    /// By making its calls one by one.
+    /// Makes its calls one by one.
     Plain,
-    /// By making its calls one by one while they are captured.
+    /// Makes its calls one by one while they are captured in CUDA graphs.
     Recorded,
-    /// By replaying its graphs.
+    /// Launches the captured graphs again.
     Replayed,
 }
 

@@ -9,11 +9,11 @@ use crate::observers::tensor_hashes::Order;
 /// One of up to three computations of a verified micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// Within the step.
+    /// The computation within the step.
     Step,
-    /// Before the step, on another data-parallel rank if there is one.
+    /// The repetition before the step, on another data-parallel rank if there is one.
     Repetition,
-    /// After a difference, to find the rank that computed wrongly.
+    /// A third one after a difference, to find the rank that computed wrongly.
     Third,
 }
 

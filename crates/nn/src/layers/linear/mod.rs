@@ -54,23 +54,23 @@ impl Linear {
     ///
     /// # Errors
     /// The shape or dtype differs, memory is exhausted, or a collective failed.
-    pub fn forward(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
+    pub fn forward(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
-            let dtype = x_bli.tensor().dtype();
-            let x_bli = self.enter(tape, x_bli)?;
-            let y_blo = map(tape, [x_bli], |block, [x_bli]| self.shards[block.shard].forward(tape, x_bli))?;
+            let dtype = x_ti.tensor().dtype();
+            let x_ti = self.enter(tape, x_ti)?;
+            let y_to = map(tape, [x_ti], |block, [x_ti]| self.shards[block.shard].forward(tape, x_ti))?;
             match self.style {
-                Some(ParallelStyle::Column(_)) => Ok(self.edges.columns(y_blo)),
-                Some(ParallelStyle::Row) => self.edges.leave(tape, y_blo, self.bias.as_ref(), dtype),
-                None => Ok(y_blo),
+                Some(ParallelStyle::Column(_)) => Ok(self.edges.columns(y_to)),
+                Some(ParallelStyle::Row) => self.edges.leave(tape, y_to, self.bias.as_ref(), dtype),
+                None => Ok(y_to),
             }
         })
     }
 
-    /// Applies each local shard to its block of `x_bli`, without the layer's edges.
-    pub(super) fn forward_blocks(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
+    /// Applies each local shard to its block of `x_ti`, without the layer's edges.
+    pub(super) fn forward_blocks(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
-            map(tape, [x_bli], |block, [x_bli]| self.shards[block.shard].forward(tape, x_bli))
+            map(tape, [x_ti], |block, [x_ti]| self.shards[block.shard].forward(tape, x_ti))
         })
     }
 
@@ -79,31 +79,31 @@ impl Linear {
     pub(super) fn forward_both(
         [first, second]: &[Linear; 2],
         tape: &Tape,
-        x_bli: Var,
+        x_ti: Var,
         function: Fp8Input,
     ) -> Result<Var> {
-        let dtype = x_bli.tensor().dtype();
-        let x_bli = first.enter(tape, x_bli)?;
-        let y_blo = map(tape, [x_bli], |block, [x_bli]| {
-            let hidden = first.forward_shard(tape, block.shard, x_bli)?;
+        let dtype = x_ti.tensor().dtype();
+        let x_ti = first.enter(tape, x_ti)?;
+        let y_to = map(tape, [x_ti], |block, [x_ti]| {
+            let hidden = first.forward_shard(tape, block.shard, x_ti)?;
             second.forward_shard_fp8(tape, block.shard, hidden, function)
         })?;
-        second.leave(tape, y_blo, dtype)
+        second.leave(tape, y_to, dtype)
     }
 
     /// Sums the results of a row-parallel layer's shards and adds its bias.
-    pub(super) fn leave(&self, tape: &Tape, y_blo: Var, dtype: DType) -> Result<Var> {
+    pub(super) fn leave(&self, tape: &Tape, y_to: Var, dtype: DType) -> Result<Var> {
         match self.style {
             Some(ParallelStyle::Row) => {
-                within(tape, short(&self.name), || self.edges.leave(tape, y_blo, self.bias.as_ref(), dtype))
+                within(tape, short(&self.name), || self.edges.leave(tape, y_to, self.bias.as_ref(), dtype))
             }
-            _ => Ok(y_blo),
+            _ => Ok(y_to),
         }
     }
 
-    /// Applies one shard to its block of `x_bli`, without the layer's edges.
-    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x_bli: Var) -> Result<Var> {
-        within(tape, short(&self.name), || self.shards[shard].forward(tape, x_bli))
+    /// Applies one shard to its block of `x_ti`, without the layer's edges.
+    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x_ti: Var) -> Result<Var> {
+        within(tape, short(&self.name), || self.shards[shard].forward(tape, x_ti))
     }
 
     /// [`Linear::forward_shard`] applied to `function(x)`, which an FP8 layer computes itself.
@@ -111,12 +111,12 @@ impl Linear {
         &self,
         tape: &Tape,
         shard: usize,
-        x_bli: Var,
+        x_ti: Var,
         function: Fp8Input,
     ) -> Result<Var> {
         within(tape, short(&self.name), || match function {
-            Fp8Input::Plain => self.shards[shard].forward(tape, x_bli),
-            function => self.shards[shard].forward_fp8(tape, x_bli, function),
+            Fp8Input::Plain => self.shards[shard].forward(tape, x_ti),
+            function => self.shards[shard].forward_fp8(tape, x_ti, function),
         })
     }
 
@@ -126,10 +126,10 @@ impl Linear {
     }
 
     /// Copies the input for each shard of a column-parallel layer.
-    pub(super) fn enter(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
+    pub(super) fn enter(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
         match self.style {
-            Some(ParallelStyle::Column(_)) => self.edges.enter(tape, x_bli),
-            _ => Ok(x_bli),
+            Some(ParallelStyle::Column(_)) => self.edges.enter(tape, x_ti),
+            _ => Ok(x_ti),
         }
     }
 
@@ -170,42 +170,40 @@ impl LinearShard {
         self.adapter.is_none() && self.row_adapter.is_none() && self.fp8.is_none()
     }
 
-    fn forward(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
         let LinearShard { weight, bias, activation, sums, .. } = self;
-        let activated = |y_blo: Var| match activation {
-            Activation::None => Ok(y_blo),
-            activation => Ok(ops::activation(tape, y_blo, *activation)?),
+        let activated = |y_to: Var| match activation {
+            Activation::None => Ok(y_to),
+            activation => Ok(ops::activation(tape, y_to, *activation)?),
         };
         if weight.is_over_rows() {
-            let Some(adapter) = &self.row_adapter else { return Ok(ops::row_linear(tape, x_bli, weight)?) };
-            let y_blo = ops::row_linear(tape, x_bli.clone(), weight)?;
-            return Ok(ops::add(tape, y_blo, adapter.forward(tape, x_bli)?)?);
+            let Some(adapter) = &self.row_adapter else { return Ok(ops::row_linear(tape, x_ti, weight)?) };
+            let y_to = ops::row_linear(tape, x_ti.clone(), weight)?;
+            return Ok(ops::add(tape, y_to, adapter.forward(tape, x_ti)?)?);
         }
         match (&self.adapter, &self.fp8) {
-            (None, None) => Ok(ops::partial_linear(tape, x_bli, weight, bias.as_ref(), *activation, *sums)?),
-            (Some(adapter), _) => {
-                activated(ops::adapted_linear(tape, x_bli, weight, bias.as_ref(), adapter)?)
-            }
-            (None, Some(_)) => activated(self.forward_fp8(tape, x_bli, Fp8Input::Plain)?),
+            (None, None) => Ok(ops::partial_linear(tape, x_ti, weight, bias.as_ref(), *activation, *sums)?),
+            (Some(adapter), _) => activated(ops::adapted_linear(tape, x_ti, weight, bias.as_ref(), adapter)?),
+            (None, Some(_)) => activated(self.forward_fp8(tape, x_ti, Fp8Input::Plain)?),
         }
     }
 
-    fn forward_fp8(&self, tape: &Tape, x_bli: Var, function: Fp8Input) -> Result<Var> {
+    fn forward_fp8(&self, tape: &Tape, x_ti: Var, function: Fp8Input) -> Result<Var> {
         let LinearShard { weight, bias, fp8, sums, .. } = self;
-        let Some(copies) = fp8 else { return self.forward(tape, x_bli) };
+        let Some(copies) = fp8 else { return self.forward(tape, x_ti) };
         let copies = copies.clone();
         let weight = weight.clone();
         let bias = bias.clone();
         let layer = Fp8Linear { weight, copies, bias, sums: *sums };
-        Ok(ops::fp8_linear(tape, x_bli, &layer, function)?)
+        Ok(ops::fp8_linear(tape, x_ti, &layer, function)?)
     }
 }
 
 impl Layer for Linear {
     type Stream = Var;
 
-    fn forward(&self, tape: &Tape, x_bli: Var) -> Result<Var> {
-        Linear::forward(self, tape, x_bli)
+    fn forward(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
+        Linear::forward(self, tape, x_ti)
     }
 }
 

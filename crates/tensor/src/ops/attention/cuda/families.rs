@@ -186,7 +186,7 @@ const fn values(width: u32) -> [Macro; 4] {
     [("HEAD_DIM", width), PADDED_HEADS, GENERAL, VALUES]
 }
 
-/// Appends [`IN_F16`].
+/// Returns `macros` and [`IN_F16`], for the variant in f16.
 pub(super) const fn in_f16<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
     appended(macros, IN_F16)
 }

@@ -44,17 +44,17 @@ pub(super) fn variant(index: usize, dtype: DType, count: usize, pairs: Pairs) ->
     first + index + if dtype == DType::F16 { group } else { 0 }
 }
 
-/// Appends [`DROPPED`].
+/// Returns `macros` and [`DROPPED`], for the variant with dropout.
 const fn dropped<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
     appended(macros, DROPPED)
 }
 
-/// Appends [`PIECE`].
+/// Returns `macros` and [`PIECE`], for the variant for a piece of a sequence.
 const fn of_piece<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
     appended(macros, PIECE)
 }
 
-/// Appends [`WINDOWED`].
+/// Returns `macros` and [`WINDOWED`], for the variant with a window.
 const fn windowed<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
     appended(macros, WINDOWED)
 }
