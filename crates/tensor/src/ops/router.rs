@@ -7,8 +7,7 @@ use super::{GradientTarget, check, columns, experts, linear};
 use crate::{Result, Tensor};
 
 /// Computes x · Wᵀ + b as `[rows, experts]` f32. `x_td [.., in]` and `weight_ed [experts, in]` have one type;
-/// `bias
-/// [experts]` is f32.
+/// `bias_e [experts]` is f32.
 pub fn forward(x_td: &Tensor, weight_ed: &Tensor, bias_e: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "router.forward";
     check::computed(OPERATOR, &[("x", x_td), ("weight", weight_ed)])?;
@@ -82,8 +81,8 @@ pub fn backward_input(
     Ok(dx_td)
 }
 
-/// Computes weight `[experts, in]` (+)= dyᵀ · x and bias `[experts]` (+)= Σ over rows of dy, for `dy [rows,
-/// experts]` f32. Sums are in f32 and rounded once.
+/// Computes weight `[experts, in]` (+)= dyᵀ · x and bias `[experts]` (+)= Σ over rows of dy, for `dy_te
+/// [rows, experts]` f32. Sums are in f32 and rounded once.
 pub fn backward_weight(
     dy_te: &Tensor,
     x_td: &Tensor,

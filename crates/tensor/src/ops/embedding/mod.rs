@@ -155,20 +155,20 @@ pub fn backward_padded(
     Ok(())
 }
 
-/// Computes the gradient of the position table alone, as [`backward_weight`] does, from `dy [batch, time,
-/// width]`.
-pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()> {
+/// Computes the gradient of the position table alone, as [`backward_weight`] does, from `dy_bld
+/// [batch, time, width]`.
+pub fn backward_positions(dy_bld: &Tensor, positions: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_positions";
-    let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
+    let dtype = check::computed(OPERATOR, &[("dy", dy_bld)])?;
     check::targets(OPERATOR, dtype, &[("positions", positions)])?;
-    let sizes = Sizes::check_positions(OPERATOR, dy, &positions.tensor)?;
-    match dy.device().backend() {
+    let sizes = Sizes::check_positions(OPERATOR, dy_bld, &positions.tensor)?;
+    match dy_bld.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
             let GradientTarget { tensor, accumulate } = positions;
-            cpu::position_gradient(&dy.values()?, &mut tensor.values_mut()?, *accumulate, sizes);
+            cpu::position_gradient(&dy_bld.values()?, &mut tensor.values_mut()?, *accumulate, sizes);
             Ok(())
         }
-        Backend::Cuda => cuda::position_gradient(OPERATOR, dy, positions, sizes),
+        Backend::Cuda => cuda::position_gradient(OPERATOR, dy_bld, positions, sizes),
     }
 }

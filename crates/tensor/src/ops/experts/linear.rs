@@ -89,8 +89,8 @@ pub fn backward_input(dy_so: &Tensor, weight_eoi: &Tensor, routes: &Routes, dtyp
     Ok(dx_si)
 }
 
-/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy_so [slots, out]` and `x [slots,
-/// in]`. The target is f32 or of the operands' type; sums are in f32 and rounded once.
+/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy_so [slots, out]` and `x_si
+/// [slots, in]`. The target is f32 or of the operands' type; sums are in f32 and rounded once.
 pub fn backward_weight(
     dy_so: &Tensor,
     x_si: &Tensor,

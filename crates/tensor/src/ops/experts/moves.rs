@@ -116,8 +116,8 @@ fn sum(
 }
 
 /// Returns the gradients of the routing weights, `[rows, per_token]` f32. These are the gradients of the
-/// slots, `of_slots_s [slots]` f32, plus the part that the experts' biases contribute: dy · bias, for `dy
-/// [.., columns]` and `bias [experts · columns]`.
+/// slots, `of_slots_s [slots]` f32, plus the part that the experts' biases contribute: dy · bias, for `dy_td
+/// [.., columns]` and `bias_ed [experts · columns]`.
 pub fn weight_gradients(
     of_slots_s: &Tensor,
     biases: Option<(&Tensor, &Tensor)>,
