@@ -17,8 +17,10 @@ struct StepState {
     float loss_scale;
     u32 good_steps;
     // Targets and tokens of the step, by which its losses are divided where not all positions are targets or
-    // tokens; the rest aligns the coefficients.
-    u32 targets, tokens, unused[2];
+    // tokens; a word that no kernel reads.
+    u32 targets, tokens, unused;
+    // Fraction of the distance to the weights by which the update moves their averages.
+    float average_fraction;
     // Coefficients of the current update, in the order of its rule's fields.
     float coefficients[8];
 };

@@ -79,6 +79,7 @@ fn options(args: &EvalArgs) -> Result<(EvaluateOptions, Option<Output>), CliErro
         model: model.clone(),
         base: base.clone(),
         step: args.model.step()?,
+        average: args.model.ema,
         data: args.data.clone(),
         choices: args.choices.clone(),
         context: args.context,

@@ -41,6 +41,9 @@ pub(crate) struct ExportArgs {
     /// newest].
     #[arg(long, value_name = "N")]
     step: Option<Step>,
+    /// Export the average of the weights that train.ema keeps, in place of the weights.
+    #[arg(long)]
+    ema: bool,
 }
 
 fn shard_size(text: &str) -> Result<u64, String> {
@@ -55,6 +58,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), CliError> {
         model: args.model.clone(),
         base: args.base.clone(),
         step: args.step.map(|step| step.number(&args.model)).transpose()?,
+        average: args.ema,
         output: args.output.clone(),
         merge: args.merge,
         dtype,

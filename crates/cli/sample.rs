@@ -201,6 +201,7 @@ fn options(args: &SampleArgs) -> Result<SampleOptions, CliError> {
         model: model.clone(),
         base: base.clone(),
         step: args.model.step()?,
+        average: args.model.ema,
         prompts: args.prompt.clone(),
         prompt_file: args.prompts.clone(),
         chat: args.chat,

@@ -8,6 +8,7 @@ use parallel::pipeline;
 use system::numbers::grouped;
 
 use crate::check_adapters::check_adapters;
+use crate::check_average::check_average;
 use crate::check_context::check_context_lanes;
 use crate::check_experts::check_experts;
 use crate::check_images::check_images;
@@ -36,6 +37,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_preference(raw, config)?;
     check_schedule(raw, config)?;
     check_validation(raw, config)?;
+    check_average(raw, config)?;
     check_optim(raw, config)?;
     check_precision(raw, config)?;
     check_offload(raw, config)?;

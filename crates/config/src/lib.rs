@@ -34,6 +34,7 @@
 
 mod check;
 mod check_adapters;
+mod check_average;
 mod check_context;
 mod check_experts;
 mod check_images;

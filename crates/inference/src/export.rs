@@ -46,6 +46,8 @@ pub struct ExportOptions {
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
+    /// Whether to use the average of the weights (`train.ema`) in place of the weights.
+    pub average: bool,
     /// Folder to write; it must not exist.
     pub output: PathBuf,
     /// Whether to merge adapters into the model; otherwise they are written alone.
@@ -63,8 +65,9 @@ pub struct ExportOptions {
 /// # Errors
 /// There is no model, its family has no Hugging Face format, or the output exists or cannot be written.
 pub fn export(options: &ExportOptions) -> Result<()> {
-    let ExportOptions { step, base, .. } = options;
-    let location = Location { path: &options.model, step: *step, base: base.as_deref() };
+    let ExportOptions { step, base, average, .. } = options;
+    let base = base.as_deref();
+    let location = Location { path: &options.model, step: *step, base, average: *average };
     let trained = Trained::find(location, &[], Share::ALL)?;
     let beside = Beside::from_model(&trained)?;
     let stored = Stored::from_model(&trained);

@@ -25,6 +25,8 @@ pub(crate) struct Location<'a> {
     pub(crate) step: Option<u64>,
     /// Folder of the model to which adapters belong.
     pub(crate) base: Option<&'a Path>,
+    /// Whether the averages of the weights are used in place of the weights.
+    pub(crate) average: bool,
 }
 
 impl Location<'_> {
@@ -54,6 +56,17 @@ impl Location<'_> {
         }
     }
 
+    /// Refuses `--ema` of a folder, which has no averages.
+    pub(crate) fn check_average(&self) -> Result<()> {
+        match self.average {
+            true => Err(RunError::Refused(format!(
+                "--ema: {} is a folder of a model, and only checkpoints have an average of the weights",
+                self.path.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the configuration implied by the folder, with `data` as its `[data]` section and overrides
     /// `sets`.
     ///
@@ -68,7 +81,7 @@ impl Location<'_> {
     }
 
     fn adapters_config(&self, data: &str, sets: &[String]) -> Result<RunConfig> {
-        let Location { path, step, base } = self;
+        let Location { path, step, base, .. } = self;
         if let Some(step) = step {
             let text = format!("--step {step}: {} is a folder of adapters", path.display());
             return Err(RunError::Refused(text));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use checkpoint::Share;
 use config::{Data, Parallel, RunConfig, Train, how_to_download};
 use data::{ChatTemplate, Tokenizer};
-use worker::Weights;
+use worker::{Averaged, Weights};
 
 use crate::location::{Location, NO_DATA, TOKENIZER};
 use run::check_model;
@@ -37,7 +37,7 @@ impl Trained {
             return Self::of_folder(location, NO_DATA, sets);
         }
         location.check_base()?;
-        let Location { path, step, .. } = location;
+        let Location { path, step, average, .. } = location;
         if !path.exists() {
             let advice =
                 path.to_str().and_then(how_to_download).map_or(String::new(), |text| format!("; {text}"));
@@ -50,13 +50,22 @@ impl Trained {
         let config = configuration_of(&home, &with_lanes(&home, sets)?)?;
         let checkpoint = checkpoint::find_share(path, step, share)?;
         check_model(&config, &checkpoint)?;
-        let weights = weights::complete(checkpoint, &config)?;
+        if average && !Averaged::is_in(&checkpoint) {
+            let path = checkpoint.path().display();
+            let text = format!("--ema: {path} has no average of the weights, which train.ema keeps");
+            return Err(RunError::Refused(text));
+        }
+        let mut weights = weights::complete(checkpoint, &config)?;
+        if average {
+            weights = Arc::new(Averaged::new(weights));
+        }
         Ok(Trained { config, weights, home, is_run: true })
     }
 
     /// Reads the folder at `location`, with `data` as its `[data]` section and overrides `sets`.
     pub(crate) fn of_folder(location: Location<'_>, data: &str, sets: &[String]) -> Result<Self> {
         let path = location.path;
+        location.check_average()?;
         let config = location.config(data, sets)?;
         for note in config.folder_notes() {
             tracing::info!("{note}");

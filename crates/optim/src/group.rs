@@ -98,20 +98,25 @@ impl Group {
         self.kept.of_call(call as usize).is_empty()
     }
 
-    /// Updates the slots of a call in one launch, or in one launch per piece of offloaded state. `gradients`
-    /// has one tensor for each slot of all groups.
+    /// Updates the slots of a call in one launch, or in one launch per piece of offloaded state, and then the
+    /// averages of their weights. `gradients` has one tensor for each slot of all groups.
     pub(crate) fn update(&self, call: Call, gradients: &[Tensor], state: &StepState) -> Result<()> {
         let (Some(tables), None) = (&self.tables, self.kept.offload()) else {
-            let update = |piece: &StatePiece| self.update_piece(piece, gradients, state);
+            let averages = self.kept.moved_averages(state);
+            let update = |piece: &StatePiece| {
+                self.update_piece(piece, gradients, state)?;
+                piece.update_averages(averages, state)
+            };
             let extents = [Extent::State, Extent::All];
             return self
                 .kept
                 .offload()
-                .map_or(Ok(()), |offload| offload.pass(call as usize, extents, update));
+                .map_or(Ok(()), |offload| offload.pass_with(call as usize, extents, averages, update));
         };
         let members = self.kept.of_call(call as usize);
         let items = members.iter().filter_map(|member| Some(member.item(gradients.get(member.index)?)));
-        optimizer::update(&tables[call as usize], &self.rule, &items.collect::<Vec<_>>(), state)
+        optimizer::update(&tables[call as usize], &self.rule, &items.collect::<Vec<_>>(), state)?;
+        self.kept.update_averages(call as usize, state)
     }
 
     fn update_piece(&self, piece: &StatePiece, gradients: &[Tensor], state: &StepState) -> Result<()> {

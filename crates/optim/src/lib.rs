@@ -24,6 +24,7 @@
 //! # Ok::<(), tensor::TensorError>(())
 //! ```
 
+mod average;
 mod group;
 mod kept;
 mod matrix_group;
@@ -35,6 +36,7 @@ mod schedule;
 mod slot;
 mod state_array;
 
+pub use average::{AverageSchedule, ComputeValues};
 pub use group::GroupOptions;
 pub use matrix_group::MatrixGroupOptions;
 pub use member::StateOptions;
@@ -42,7 +44,7 @@ pub use norm::GradientNorm;
 pub use optimizer::Optimizer;
 pub use schedule::{Decay, Schedule};
 pub use slot::Slot;
-pub use state_array::{NamedState, StateArray};
+pub use state_array::{AVERAGE_PREFIX, NamedState, StateArray};
 pub use tensor::ops::StepState;
 pub use tensor::ops::loss_scale::{ScaleRule, adapt as adapt_loss_scale};
 pub use tensor::ops::optimizer::{StateTensor, UpdateRule};

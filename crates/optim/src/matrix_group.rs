@@ -12,7 +12,7 @@ use tensor::{Result, Tensor};
 
 use crate::kept::Kept;
 use crate::member::{Member, StateOptions};
-use crate::offload::{Extent, Span, StatePiece};
+use crate::offload::{Extent, Offload, Span, StatePiece, WithAverages};
 use crate::slot::Slot;
 
 /// Alignment of a slot's directions, in elements: 512 bytes.
@@ -117,7 +117,8 @@ impl MatrixGroup {
         Ok(())
     }
 
-    /// Runs launch `launch` of a wave, 0 or 1, or one launch for each piece of offloaded state.
+    /// Runs launch `launch` of a wave, 0 or 1, or one launch for each piece of offloaded state. Averages of the
+    /// weights follow the second launch.
     fn launch(
         &self,
         launch: usize,
@@ -133,16 +134,21 @@ impl MatrixGroup {
                 0 => [Extent::States, Extent::States],
                 _ => [Extent::Values, Extent::Written],
             };
-            let update =
-                |piece: &StatePiece| self.update_piece(launch, (wave, members), piece, gradients, state);
-            return self.kept.offload().map_or(Ok(()), |offload| offload.pass(number, extents, update));
+            let averages = if launch == 0 { WithAverages::NONE } else { self.kept.moved_averages(state) };
+            let update = |piece: &StatePiece| {
+                self.update_piece(launch, (wave, members), piece, gradients, state)?;
+                piece.update_averages(averages, state)
+            };
+            let pass = |offload: &Offload| offload.pass_with(number, extents, averages, update);
+            return self.kept.offload().map_or(Ok(()), pass);
         };
         let each = members.iter().zip(&wave.directions);
         let items = each.filter_map(|(member, direction)| match launch {
             0 => Some(Item { weight: direction, compute: None, ..member.item(gradients.get(member.index)?) }),
             _ => Some(Item { states: &[], maxima: &[], ..member.item(direction) }),
         });
-        optimizer::update(&tables[launch], rule, &items.collect::<Vec<_>>(), state)
+        optimizer::update(&tables[launch], rule, &items.collect::<Vec<_>>(), state)?;
+        if launch == 0 { Ok(()) } else { self.kept.update_averages(number, state) }
     }
 
     fn update_piece(

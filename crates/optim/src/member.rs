@@ -2,8 +2,10 @@
 
 use device::{Category, DType, Device, Request};
 use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
+use tensor::ops::weight_average::Averaged;
 use tensor::{Result, Tensor};
 
+use crate::average;
 use crate::slot::Slot;
 
 /// Type, rounding and offsets of the tensors in [`UpdateRule::states`].
@@ -16,12 +18,14 @@ pub struct StateOptions {
     /// Index of each slot's first element in its whole parameter, for shards; 0 for slots that are not
     /// listed.
     pub firsts: Vec<usize>,
+    /// Whether an average of the master weights over updates is kept, in f32.
+    pub average: bool,
 }
 
 impl Default for StateOptions {
     /// Returns the options for f32 states.
     fn default() -> Self {
-        StateOptions { dtype: DType::F32, seed: 0, firsts: Vec::new() }
+        StateOptions { dtype: DType::F32, seed: 0, firsts: Vec::new(), average: false }
     }
 }
 
@@ -39,6 +43,8 @@ pub(crate) struct Member {
     pub(crate) states: Vec<Tensor>,
     /// Largest magnitude of each block of each state, if states have 8 bits.
     pub(crate) maxima: Vec<Tensor>,
+    /// Average of the master over updates, f32; `None` if there is none.
+    pub(crate) average: Option<Tensor>,
     /// Random numbers for the stochastic rounding of states.
     pub(crate) stream: Stream,
 }
@@ -72,7 +78,8 @@ impl Member {
         }
         let start = options.firsts.get(index).copied().unwrap_or(0);
         let stream = Stream::new(options.seed, &slot.name, start);
-        Ok(Member { index, slot: slot.clone(), master, states, maxima, stream })
+        let average = options.average.then(|| average::allocate(device, slot)).transpose()?;
+        Ok(Member { index, slot: slot.clone(), master, states, maxima, average, stream })
     }
 
     /// Returns the number of elements of the parameter.
@@ -85,6 +92,16 @@ impl Member {
         !self.master.shares_storage(&self.slot.weight)
     }
 
+    /// Returns the rounded copy of the master that passes compute with; `None` if they read the master.
+    pub(crate) fn copy(&self) -> Option<&Tensor> {
+        self.is_copied().then_some(&self.slot.weight)
+    }
+
+    /// Returns the master and its average; `None` if there is no average.
+    pub(crate) fn averaged(&self) -> Option<Averaged<'_>> {
+        self.average.as_ref().map(|average| Averaged { weight: &self.master, average })
+    }
+
     /// Returns the operands of an update of the whole parameter.
     pub(crate) fn item<'a>(&'a self, gradient: &'a Tensor) -> Item<'a> {
         Item {
@@ -92,7 +109,7 @@ impl Member {
             gradient,
             states: &self.states,
             maxima: &self.maxima,
-            compute: self.is_copied().then_some(&self.slot.weight),
+            compute: self.copy(),
             decay: self.slot.decay,
             stream: self.stream,
         }

@@ -11,7 +11,8 @@ use std::ops::Range;
 use device::{Category, DType, Device, Event, Request, StreamKind};
 use tensor::ops::norm::CHUNK;
 use tensor::ops::optimizer::{BLOCK, Item, Stream};
-use tensor::ops::{Table, optimizer};
+use tensor::ops::weight_average::{self, Averaged};
+use tensor::ops::{StepState, Table, optimizer};
 use tensor::{Result, Tensor, TensorError};
 
 use crate::member::Member;
@@ -46,6 +47,21 @@ pub(crate) enum Extent {
     All,
 }
 
+/// Directions in which a pass copies averages of weights besides other arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WithAverages {
+    /// Whether averages are copied to the device before the pass's work.
+    reads: bool,
+    /// Whether averages are copied back after it.
+    writes: bool,
+}
+
+impl WithAverages {
+    pub(crate) const NONE: Self = WithAverages { reads: false, writes: false };
+    pub(crate) const WRITTEN: Self = WithAverages { reads: false, writes: true };
+    pub(crate) const BOTH_WAYS: Self = WithAverages { reads: true, writes: true };
+}
+
 /// The pieces of a group's state, and the device buffers that they are copied through.
 #[derive(Debug)]
 pub(crate) struct Offload {
@@ -65,6 +81,8 @@ pub(crate) struct StatePiece {
     spans: Vec<Span>,
     /// Device addresses of the tensors of all spans, for each launch that updates them.
     pub(crate) tables: Vec<Table>,
+    /// Device addresses of master weights and averages; `None` without averages.
+    average_table: Option<Table>,
 }
 
 /// Consecutive elements of one slot, with their state in a device buffer and in the host pool.
@@ -83,8 +101,10 @@ pub(crate) struct Span {
     is_copied: bool,
     states: Vec<Tensor>,
     maxima: Vec<Tensor>,
-    /// All tensors of this span that have a copy in the host pool.
+    /// All tensors of the states that have a copy in the host pool.
     kept: Vec<Pair>,
+    /// Averages of the master weights, if there are any.
+    average: Option<Pair>,
     decay: bool,
     stream: Stream,
 }
@@ -111,6 +131,7 @@ struct Buffer {
     weights: Option<Tensor>,
     states: Vec<Tensor>,
     maxima: Vec<Tensor>,
+    averages: Option<Tensor>,
 }
 
 impl Offload {
@@ -143,8 +164,10 @@ impl Offload {
             };
             let tables = (0..launches).map(table).collect::<Result<_>>();
             let span = |cut: Cut| Span::new(device, &members[cut.member], &cut, &buffers[buffer]);
+            let averages = members.iter().any(|member| member.average.is_some());
+            let average_table = averages.then(|| Table::of_averages(device, count)).transpose()?;
             let spans = cuts.into_iter().map(span).collect::<Result<_>>()?;
-            Ok(StatePiece { buffer, spans, tables: tables? })
+            Ok(StatePiece { buffer, spans, tables: tables?, average_table })
         };
         let of_call = |cuts: Vec<Vec<Cut>>| cuts.into_iter().map(&mut piece).collect::<Result<Vec<_>>>();
         let pieces = cuts_of_calls.into_iter().map(of_call).collect::<Result<_>>()?;
@@ -161,19 +184,31 @@ impl Offload {
     pub(crate) fn pass<E: From<TensorError>>(
         &self,
         call: usize,
+        extents: [Extent; 2],
+        body: impl FnMut(&StatePiece) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.pass_with(call, extents, WithAverages::NONE, body)
+    }
+
+    /// Does the same as [`Offload::pass`], and also copies averages.
+    pub(crate) fn pass_with<E: From<TensorError>>(
+        &self,
+        call: usize,
         [reads, writes]: [Extent; 2],
+        averages: WithAverages,
         mut body: impl FnMut(&StatePiece) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for piece in &self.pieces[call] {
-            self.fill(piece, reads)?;
+            self.fill(piece, (reads, averages.reads))?;
             body(piece)?;
-            self.empty(piece, writes)?;
+            self.empty(piece, (writes, averages.writes))?;
         }
         Ok(())
     }
 
-    /// Copies arrays of a piece to its device buffer, before compute work enqueued from now on.
-    fn fill(&self, piece: &StatePiece, extent: Extent) -> Result<()> {
+    /// Copies arrays of a piece, and its averages if the flag is set, to its device buffer, before compute
+    /// work enqueued from now on.
+    fn fill(&self, piece: &StatePiece, extent: (Extent, bool)) -> Result<()> {
         let emptied = self.emptied.borrow()[piece.buffer].clone();
         self.device.wait(StreamKind::Input, &emptied)?;
         for pair in piece.pairs(extent) {
@@ -182,8 +217,9 @@ impl Offload {
         Ok(self.device.wait(StreamKind::Compute, &self.device.record(StreamKind::Input)?)?)
     }
 
-    /// Copies arrays of a piece from its device buffer to the pool, after the compute work so far.
-    fn empty(&self, piece: &StatePiece, extent: Extent) -> Result<()> {
+    /// Copies arrays of a piece, and its averages if the flag is set, from its device buffer to the pool,
+    /// after the compute work so far.
+    fn empty(&self, piece: &StatePiece, extent: (Extent, bool)) -> Result<()> {
         self.device.wait(StreamKind::Snapshot, &self.device.record(StreamKind::Compute)?)?;
         for pair in piece.pairs(extent) {
             pair.device.copy_to_pool(&pair.host, StreamKind::Snapshot)?;
@@ -200,7 +236,16 @@ impl StatePiece {
         &self.spans
     }
 
-    fn pairs(&self, extent: Extent) -> impl Iterator<Item = &Pair> {
+    /// Moves the averages of all spans towards the master weights in the buffer, if a pass copies them both
+    /// ways.
+    pub(crate) fn update_averages(&self, averages: WithAverages, state: &StepState) -> Result<()> {
+        let table = self.average_table.as_ref().filter(|_| averages == WithAverages::BOTH_WAYS);
+        let Some(table) = table else { return Ok(()) };
+        let pairs: Vec<_> = self.spans.iter().filter_map(Span::averaged).collect();
+        weight_average::update(table, &pairs, state)
+    }
+
+    fn pairs(&self, (extent, averages): (Extent, bool)) -> impl Iterator<Item = &Pair> {
         use Extent::{All, Masters, State, States, Values, Weights, Written};
         let has = move |extents: &[Extent]| extents.contains(&extent);
         self.spans.iter().flat_map(move |span| {
@@ -209,7 +254,9 @@ impl StatePiece {
                 _ => has(&[State, Values, Written, All]),
             });
             let states = span.kept.iter().filter(move |_| has(&[State, States, All]));
-            masters.chain(states).chain(span.weights.iter().filter(move |_| has(&[Weights, Written, All])))
+            let weights = span.weights.iter().filter(move |_| has(&[Weights, Written, All]));
+            let averages = span.average.iter().filter(move |_| averages);
+            masters.chain(states).chain(weights).chain(averages)
         })
     }
 }
@@ -237,6 +284,7 @@ impl Span {
         let [states, maxima] =
             [pairs(&buffer.states, &member.states, 1)?, pairs(&buffer.maxima, &member.maxima, BLOCK)?];
         let devices = |pairs: &[Pair]| pairs.iter().map(|pair| pair.device.clone()).collect();
+        let averages = buffer.averages.as_ref().zip(member.average.as_ref());
         Ok(Span {
             index: member.index,
             range: cut.range.clone(),
@@ -247,6 +295,7 @@ impl Span {
             states: devices(&states),
             maxima: devices(&maxima),
             kept: [states, maxima].concat(),
+            average: averages.map(|(device, host)| pair(device, host, 1)).transpose()?,
             decay: member.slot.decay,
             stream: member.stream.skipping(first),
         })
@@ -257,14 +306,29 @@ impl Span {
         self.master.as_ref().filter(|_| self.is_copied).map(|pair| &pair.device)
     }
 
+    /// Returns the master weights on the device: in the buffer, or the weights themselves.
+    fn master(&self) -> &Tensor {
+        self.master.as_ref().map_or(&self.weight, |pair| &pair.device)
+    }
+
+    /// Returns the rounded copies of the masters that passes compute with; `None` if they read the masters.
+    pub(crate) fn copy(&self) -> Option<&Tensor> {
+        self.is_copied.then_some(&self.weight)
+    }
+
+    /// Returns the masters and their averages on the device; `None` if there are no averages.
+    pub(crate) fn averaged(&self) -> Option<Averaged<'_>> {
+        self.average.as_ref().map(|average| Averaged { weight: self.master(), average: &average.device })
+    }
+
     /// Returns the operands of an update of the span's elements, whose gradients are `gradient`.
     pub(crate) fn item<'a>(&'a self, gradient: &'a Tensor) -> Item<'a> {
         Item {
-            weight: self.master.as_ref().map_or(&self.weight, |pair| &pair.device),
+            weight: self.master(),
             gradient,
             states: &self.states,
             maxima: &self.maxima,
-            compute: self.is_copied.then_some(&self.weight),
+            compute: self.copy(),
             decay: self.decay,
             stream: self.stream,
         }
@@ -279,6 +343,7 @@ impl Buffer {
         };
         let count = members.first().map_or(0, |member| member.states.len());
         let has_maxima = states == DType::U8;
+        let has_averages = members.iter().any(|member| member.average.is_some());
         let is_away = |member: &&Member| !member.slot.weight.device().is(device);
         let has_masters = members.iter().any(|member| member.is_copied() || is_away(&member));
         let rounded = members.iter().filter(is_away).find(|member| member.is_copied());
@@ -289,6 +354,7 @@ impl Buffer {
             maxima: (0..if has_maxima { count } else { 0 })
                 .map(|_| empty(optimizer::blocks(capacity), DType::F32))
                 .collect::<Result<_>>()?,
+            averages: has_averages.then(|| empty(capacity, DType::F32)).transpose()?,
         })
     }
 }

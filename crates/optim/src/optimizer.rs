@@ -5,6 +5,7 @@ use tensor::ops::StepState;
 use tensor::ops::optimizer::UpdateRule;
 use tensor::{Result, Tensor, TensorError};
 
+use crate::average::ComputeValues;
 use crate::group::{Call, Group, GroupOptions};
 use crate::kept::Kept;
 use crate::matrix_group::{MatrixGroup, MatrixGroupOptions};
@@ -152,6 +153,17 @@ impl Optimizer {
     /// Rounds each separate master weight into its weight.
     pub fn round_masters(&self) -> Result<()> {
         self.kept().try_for_each(Kept::round_masters)
+    }
+
+    /// Copies the master weights to their averages, if averages are kept.
+    pub fn begin_averages(&self) -> Result<()> {
+        self.kept().try_for_each(Kept::begin_averages)
+    }
+
+    /// Makes passes between two updates compute with the averages of the weights, or with the masters again.
+    /// The calls must alternate: an f32 weight and its average exchange their values. Nothing is allocated.
+    pub fn compute_with(&self, values: ComputeValues) -> Result<()> {
+        self.kept().try_for_each(|kept| kept.compute_with(values))
     }
 
     /// Returns the f32 master weights in the order of the slots: the weight itself, or a separate tensor,

@@ -6,6 +6,9 @@ use device::DType;
 use tensor::ops::optimizer::{BLOCK, StateTensor, UpdateRule};
 use tensor::{Shape, Tensor};
 
+/// Start of the names of arrays with averages of weights, before the parameter's name.
+pub const AVERAGE_PREFIX: &str = "ema.";
+
 /// Name, type and granularity of a tensor that an optimizer keeps for a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateArray {
@@ -21,6 +24,11 @@ impl StateArray {
     /// Returns the array of a parameter's master weights, which is named as the parameter.
     pub fn master(parameter: &str) -> StateArray {
         StateArray { name: parameter.to_owned(), dtype: DType::F32, per: 1 }
+    }
+
+    /// Returns the array of the average of a parameter's master weights.
+    pub fn average(parameter: &str) -> StateArray {
+        StateArray { name: format!("{AVERAGE_PREFIX}{parameter}"), dtype: DType::F32, per: 1 }
     }
 
     /// Returns the arrays of a state in `dtype`: the state itself and, for 8 bits, its block maxima.

@@ -1,4 +1,4 @@
-//! An update in two calls gives the same bits as one call.
+//! An update in two calls gives the same bits as one call, of weights, states and averages.
 
 use device::{Category, DType, Device, DeviceOptions, Request};
 use optim::{GradientNorm, GroupOptions, Optimizer, Slot, StateOptions, UpdateRule};
@@ -27,7 +27,7 @@ fn updated(
     };
     let slots: Vec<Slot> = LENGTHS.into_iter().enumerate().map(slot).collect();
     let mut group = GroupOptions::all(rule, slots.len());
-    group.states = StateOptions { dtype: states, seed: 7, firsts: vec![0, 8192] };
+    group.states = StateOptions { dtype: states, seed: 7, firsts: vec![0, 8192], average: true };
     let devices = (&device, host.as_ref());
     let optimizer = Optimizer::with_groups(devices, &slots, &[group], first.unwrap_or(0)).unwrap();
     if dtype == DType::F32 {
@@ -43,6 +43,7 @@ fn updated(
     for (slot, master) in optimizer.masters().enumerate() {
         assert_eq!(master.to_vec::<f32>().unwrap(), values(slot, LENGTHS[slot]));
     }
+    optimizer.begin_averages().unwrap();
     let norm = GradientNorm::new(&device, &slots, 1.0).unwrap();
     for step in 1..=3 {
         let gradient = |(index, length): (usize, usize)| {
@@ -53,6 +54,7 @@ fn updated(
         norm.measure(&gradients).unwrap();
         let state = norm.state();
         state.set_learning_rate(0.01 * step as f32).unwrap();
+        state.set_average_fraction([0.25, 0.0, 0.5][step - 1]).unwrap();
         match first {
             None => optimizer.step(&gradients, state).unwrap(),
             Some(_) => {

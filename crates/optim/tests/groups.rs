@@ -24,7 +24,7 @@ fn slots(device: &Device, dtype: DType, indices: &[usize]) -> Vec<Slot> {
 }
 
 fn group(rule: UpdateRule, dtype: DType, slots: &[usize]) -> GroupOptions {
-    let states = StateOptions { dtype, seed: 7, firsts: Vec::new() };
+    let states = StateOptions { dtype, seed: 7, firsts: Vec::new(), average: true };
     GroupOptions { rule, rate_factor: 1.0, states, slots: slots.to_vec() }
 }
 
@@ -50,6 +50,7 @@ fn updated(
     for (master, index) in optimizer.masters().zip(indices) {
         master.set(&values(*index, LENGTHS[*index])).unwrap();
     }
+    optimizer.begin_averages().unwrap();
     let state = StepState::new(&device).unwrap();
     for step in 1..=4 {
         let gradient = |index: &usize| {
@@ -58,6 +59,7 @@ fn updated(
         };
         let gradients: Vec<_> = indices.iter().map(gradient).collect();
         state.set_learning_rate(rate * step as f32).unwrap();
+        state.set_average_fraction(0.25).unwrap();
         state.set_norm(if step == 3 { f32::INFINITY } else { 2.0 }, 0.5).unwrap();
         optimizer.update_first_slots(&gradients, &state).unwrap();
         optimizer.update_other_slots(&gradients, &state).unwrap();
@@ -92,6 +94,7 @@ fn two_groups_of_different_rules_equal_two_optimizers() {
         expected.sort_by_key(|(slot, _)| *slot);
         let names = |saved: &[Saved]| saved.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>();
         assert!(names(&expected[0].1).contains(&"adamw.second.w0".to_owned()));
+        assert!(names(&expected[0].1).contains(&"ema.w0".to_owned()));
         assert!(names(&expected[1].1).contains(&"sgd.velocity.w1".to_owned()));
         for first in [0, 1, 2, 4, 5] {
             let groups = [group(ADAMW, states[0], MEMBERS[0]), group(SGD, states[1], MEMBERS[1])];

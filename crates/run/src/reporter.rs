@@ -30,7 +30,7 @@ use crate::save::Saver;
 use crate::session::Observer;
 use crate::sessions::Sessions;
 use crate::spike_file::SpikeFile;
-use crate::summary;
+use crate::summary::{self, AVERAGE, VALIDATION_WEIGHTS};
 use crate::utc::rfc3339;
 
 /// The files that rank 0 writes during training. No step waits for them.
@@ -228,6 +228,7 @@ fn named(prefix: &str, figures: Option<PreferenceFigures>) -> Vec<(String, serde
 fn validated(worker: &Worker, step: u64, validation: Validation) -> Result<Vec<(String, serde_json::Value)>> {
     let Validation { loss, accuracy, preference } = validation;
     let is_computed = !worker.device().is_meta();
+    let is_average = worker.setup().config.train.validate_ema;
     let tokens = worker.setup().dataset.tokens.as_ref().filter(|_| is_computed);
     let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();
     let per_byte = loss_per_byte(loss, bytes);
@@ -237,10 +238,12 @@ fn validated(worker: &Worker, step: u64, validation: Validation) -> Result<Vec<(
             format!(", {}", percentages([accuracy.top_1(), accuracy.top_5()]))
         });
         let rewards = preference.map_or(String::new(), |figures| rewards(&figures));
-        tracing::info!(step, "validation loss {loss:.4}{in_bytes}{accuracies}{rewards}");
+        let averaged = if is_average { " of the averaged weights" } else { "" };
+        tracing::info!(step, "validation loss{averaged} {loss:.4}{in_bytes}{accuracies}{rewards}");
     }
     let mut results = named("validation_", preference);
     results.push(("validation_loss".to_owned(), loss.into()));
+    results.extend(is_average.then(|| (VALIDATION_WEIGHTS.to_owned(), AVERAGE.into())));
     results.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
     if let Some(accuracy) = accuracy {
         results.push(("validation_top_1".to_owned(), accuracy.top_1().into()));

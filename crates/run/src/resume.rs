@@ -15,7 +15,7 @@ use checkpoint::{Checkpoint, CheckpointError, ResumePoint, Share};
 use config::{Change, LoraBase, LoraSection, RunConfig, Train};
 use device::Description;
 use telemetry::{hashes, metrics};
-use worker::{Setup, Start};
+use worker::{Averaged, Setup, Start};
 
 /// The checkpoint found by `--resume` in the run directory, which is not modified yet.
 #[derive(Debug)]
@@ -277,6 +277,11 @@ pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
             tracing::info!("resuming after step {step}, from {path}");
             for change in changes(setup) {
                 tracing::info!("from step {} on, {}: {}", step + 1, change.key, change.values());
+            }
+            if setup.config.train.ema > 0.0 && !Averaged::is_in(&point.checkpoint) {
+                tracing::info!(
+                    "the average of the weights begins as a copy of them: the checkpoint has none"
+                );
             }
             warnings(setup, point).iter().for_each(|text| tracing::warn!("{text}"));
         }

@@ -14,6 +14,11 @@ use crate::history::History;
 /// Name of the file.
 pub(crate) const SUMMARY: &str = "summary.json";
 
+/// Key of the values that validations compute with, if these are not the weights.
+pub(crate) const VALIDATION_WEIGHTS: &str = "validation_weights";
+/// Value of [`VALIDATION_WEIGHTS`] if validations compute with averages of the weights.
+pub(crate) const AVERAGE: &str = "average";
+
 /// Builds the summary of a run.
 pub(crate) fn summarize(
     setup: &Setup,
@@ -64,6 +69,9 @@ pub(crate) fn summarize(
     if let Some(loss) = history.validations.last {
         more.insert("validation_loss".to_owned(), loss.into());
         more.insert("validation_step".to_owned(), history.validations.step.into());
+        if config.train.validate_ema {
+            more.insert(VALIDATION_WEIGHTS.to_owned(), AVERAGE.into());
+        }
     }
     if let Some(accuracy) = history.accuracy {
         more.insert("validation_top_1".to_owned(), accuracy.top_1().into());

@@ -17,6 +17,7 @@ use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
 use crate::sampler::Sample;
 use crate::stop_signal::StopSignal;
+use crate::summary::{AVERAGE, VALIDATION_WEIGHTS};
 use crate::tuned_model::TunedModel;
 use plan::Plans;
 use worker::Setup;
@@ -201,7 +202,10 @@ impl fmt::Display for TrainReport {
         if let Some(loss) = self.validation_loss.filter(|_| computes) {
             let earlier = self.validation_step.filter(|step| *step != self.summary.steps);
             let when = earlier.map_or_else(String::new, |step| format!(" after step {step}:"));
-            write!(f, "Validation loss{when} {loss:.4}{}", self.loss_unit)?;
+            let averaged =
+                self.summary.more.get(VALIDATION_WEIGHTS).is_some_and(|weights| weights == AVERAGE);
+            let whose = if averaged { " of the averaged weights" } else { "" };
+            write!(f, "Validation loss{whose}{when} {loss:.4}{}", self.loss_unit)?;
             if let Some(accuracy) = self.validation_accuracy {
                 write!(f, ", {}", percentages(accuracy))?;
             }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use autograd::precision::Autocast;
 use collective::RankGrid;
-use config::{DataKind, OffloadPolicy, Preference, PreferenceLoss, RunConfig, ScheduleName};
+use config::{DataKind, OffloadPolicy, Preference, PreferenceLoss, RunConfig, ScheduleName, Train};
 use device::{DType, Device};
 use nn::{Fp8Weights, Model, Parameters, Recompute, Stage};
-use optim::{Decay, ScaleRule, Schedule};
+use optim::{AverageSchedule, Decay, ScaleRule, Schedule};
 use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WeightLayout, WeightUnits};
 use tensor::ops::preference::{self, Objective};
 
@@ -144,6 +144,12 @@ pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
         backoff: backoff_factor as f32,
         interval: u32::try_from(growth_interval).unwrap_or(u32::MAX),
     })
+}
+
+/// Returns when and by how much averages of weights move; `None` without averages.
+pub fn average_schedule(config: &RunConfig) -> Option<AverageSchedule> {
+    let Train { ema, ema_every, ema_start, .. } = config.train;
+    (ema > 0.0).then_some(AverageSchedule { decay: ema, every: ema_every, start: ema_start })
 }
 
 /// Returns the learning-rate schedule.

@@ -46,7 +46,7 @@ pub use observers::tensor_hashes::{TensorHook, TensorSite};
 pub use phases::Phases;
 pub use setup::buffers::BufferEntry;
 pub use setup::placement::{DeviceChoice, Gpus, Placement};
-pub use setup::start::{Layered, Start, Weights};
+pub use setup::start::{Averaged, Layered, Start, Weights};
 pub use setup::{DEFAULT_ALLOCATOR, Setup};
 pub use state::hash::agreed_hash;
 pub use state::records::Decoded;

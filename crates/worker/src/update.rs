@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use device::Device;
-use optim::{Optimizer, ScaleRule, Schedule};
+use optim::{AverageSchedule, Optimizer, ScaleRule, Schedule};
 use parallel::pipeline::StagePart;
 
 use crate::build;
@@ -21,6 +21,8 @@ pub(crate) struct Update {
     /// The host pool for offloaded data; `None` if nothing is offloaded.
     pub(crate) host: Option<Device>,
     pub(crate) schedule: Schedule,
+    /// When averages of weights move; `None` without averages.
+    pub(crate) average: Option<AverageSchedule>,
     /// How the loss scale adapts; `None` without one.
     pub(crate) scale_rule: Option<ScaleRule>,
 }
@@ -38,6 +40,9 @@ impl Update {
             norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
         }
         let schedule = build::schedule(config);
-        Ok(Update { norm: Rc::new(norm), optimizer, matrices, host, schedule, scale_rule })
+        let average = build::average_schedule(config);
+        optimizer.begin_averages()?;
+        let norm = Rc::new(norm);
+        Ok(Update { norm, optimizer, matrices, host, schedule, average, scale_rule })
     }
 }

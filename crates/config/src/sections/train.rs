@@ -70,6 +70,19 @@ section! {
         /// Globs of the names of parameters to freeze, such as "wte.*" or "h.[0-5].*". Frozen parameters have
         /// no gradient, master weight or optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");
+        /// Fraction of an exponential average of the weights that an update of it keeps, such as 0.999: average
+        /// = `ema` × average + (1 - `ema`) × weight. 0: there is none. The average is f32, is kept like
+        /// optimizer state, and does not change training. `sample`, `eval` and `export` use it with `--ema`.
+        /// Frozen parameters and buffers have none. A run resumed from a checkpoint without an average begins
+        /// it there.
+        ema: f64 = Row::number(Interval::Fraction).default("0").any_bits();
+        /// Number of steps between updates of the average.
+        ema_every: u64 = Row::integer(1, MOST).default("1").any_bits();
+        /// Number of steps after which averaging begins. Until then the average equals the weights.
+        ema_start: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// Whether validations compute the loss of the average instead of the weights, which
+        /// `checkpoint.keep_best` and `patience` then compare.
+        validate_ema: bool = Row::flag().default("false").any_bits();
         /// Steps between validations; 0: only after the last step.
         validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Number of consecutive steps with a non-finite loss or gradient norm after which a run ends. A step

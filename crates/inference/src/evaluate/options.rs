@@ -15,6 +15,8 @@ pub struct EvaluateOptions {
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
+    /// Whether to use the average of the weights (`train.ema`) in place of the weights.
+    pub average: bool,
     /// Text files or token shards, or globs of them; empty for the data that the run held out.
     pub data: Vec<String>,
     /// File of multiple-choice questions, instead of data.
@@ -32,6 +34,7 @@ pub struct EvaluateOptions {
 impl EvaluateOptions {
     /// Returns the location of the model.
     pub(crate) fn location(&self) -> Location<'_> {
-        Location { path: &self.model, step: self.step, base: self.base.as_deref() }
+        let base = self.base.as_deref();
+        Location { path: &self.model, step: self.step, base, average: self.average }
     }
 }

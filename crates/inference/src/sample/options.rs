@@ -21,6 +21,8 @@ pub struct SampleOptions {
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
+    /// Whether to use the average of the weights (`train.ema`) in place of the weights.
+    pub average: bool,
     /// The prompts.
     pub prompts: Vec<String>,
     /// File with one prompt per line, appended to `prompts`.
@@ -73,6 +75,7 @@ impl Default for SampleOptions {
             model: PathBuf::new(),
             base: None,
             step: None,
+            average: false,
             prompts: Vec::new(),
             prompt_file: None,
             chat: false,
@@ -100,7 +103,8 @@ impl Default for SampleOptions {
 impl SampleOptions {
     /// Returns the location of the model.
     pub(crate) fn location(&self) -> Location<'_> {
-        Location { path: &self.model, step: self.step, base: self.base.as_deref() }
+        let base = self.base.as_deref();
+        Location { path: &self.model, step: self.step, base, average: self.average }
     }
 
     /// Returns whether there are texts to encode.

@@ -54,6 +54,7 @@ pub static FAMILIES: Families = &[
     &super::soft_cross_entropy::cuda::FAMILY,
     &super::softmax::cuda::FAMILY,
     &super::tree::FAMILY,
+    &super::weight_average::FAMILY,
     &super::tree::SPACED_FAMILY,
     &super::divided_norm::cuda::FAMILY,
     &super::random::FAMILY,

@@ -78,6 +78,7 @@ mod step_state;
 mod table;
 mod target;
 pub mod tree;
+pub mod weight_average;
 
 pub use activation::Activation;
 pub use check::DTYPES;

@@ -20,6 +20,7 @@ const TARGETS: usize = 8;
 const TOKENS: usize = 9;
 /// Copy of the learning rate, which no kernel reads.
 const BASE_LEARNING_RATE: usize = 10;
+const AVERAGE_FRACTION: usize = 11;
 const COEFFICIENTS: usize = 12;
 /// Number of words of the tensor.
 const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
@@ -30,8 +31,8 @@ pub(crate) const MOST_COEFFICIENTS: usize = 8;
 pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
 
 /// Scalars of a training step in one device tensor: learning rate, gradient scale, gradient norm and clipping
-/// factor, skip flag, number of updates, loss scale and number of targets. Operators read and write them on
-/// the device, so a step does not wait for the host.
+/// factor, skip flag, number of updates, loss scale, number of targets, and the fraction by which averages of
+/// weights move. Operators read and write them on the device, so a step does not wait for the host.
 ///
 /// Setters enqueue a copy on the compute stream and return. Getters wait for the device, and return zeros on
 /// Meta. Every word is an f32, except the skip flag and the numbers of updates and targets, which are the
@@ -43,6 +44,8 @@ pub struct StepState {
     learning_rate: Cell<f32>,
     /// The numbers of targets and tokens set last; setting equal ones copies nothing.
     targets: Cell<[u32; 2]>,
+    /// The fraction of averages set last; setting an equal one copies nothing.
+    average_fraction: Cell<f32>,
 }
 
 impl StepState {
@@ -54,7 +57,9 @@ impl StepState {
         let mut initial = [0.0; WORDS];
         (initial[CLIP_FACTOR], initial[GRADIENT_SCALE]) = (1.0, 1.0);
         words.set(&initial)?;
-        Ok(StepState { words, learning_rate: Cell::new(0.0), targets: Cell::default() })
+        let learning_rate = Cell::new(0.0);
+        let targets = Cell::default();
+        Ok(StepState { words, learning_rate, targets, average_fraction: Cell::new(0.0) })
     }
 
     /// Returns all words, f32 \[20\].
@@ -95,6 +100,21 @@ impl StepState {
             self.learning_rate.set(rate);
         }
         Ok(())
+    }
+
+    /// Sets the fraction of the distance to the weights by which the following updates move averages of
+    /// weights: 0 keeps the averages, and 1 copies the weights.
+    pub fn set_average_fraction(&self, fraction: f32) -> Result<()> {
+        if self.average_fraction.get().to_bits() != fraction.to_bits() {
+            self.set(AVERAGE_FRACTION, fraction)?;
+            self.average_fraction.set(fraction);
+        }
+        Ok(())
+    }
+
+    /// Returns the fraction that [`StepState::set_average_fraction`] set last, without waiting for the device.
+    pub fn average_fraction(&self) -> f32 {
+        self.average_fraction.get()
     }
 
     /// Multiplies the learning rate by `factor` for the calls that `enqueue` makes. A factor of 1 adds no
@@ -202,6 +222,10 @@ pub(crate) struct Words<T>(T);
 impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
     pub(crate) fn learning_rate(&self) -> f32 {
         self.0[LEARNING_RATE]
+    }
+
+    pub(crate) fn average_fraction(&self) -> f32 {
+        self.0[AVERAGE_FRACTION]
     }
 
     pub(crate) fn gradient_scale(&self) -> f32 {

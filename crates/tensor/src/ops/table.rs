@@ -18,6 +18,12 @@ fn quantised_bytes(tensors: usize) -> usize {
     if tensors == 0 { 0 } else { parameter_bytes(tensors) + 16 * tensors + 2 * 4 * 256 }
 }
 
+/// Returns the bytes of a table of weights and averages: 24 per pair, and the index of its first block; 0 for
+/// no pair.
+fn average_bytes(pairs: usize) -> usize {
+    if pairs == 0 { 0 } else { 24 * pairs + 4 * (pairs + 1) }
+}
+
 /// Returns the bytes of a norm's table: 16 per tensor, the index of its first chunk, and a counter.
 fn gradient_bytes(tensors: usize) -> usize {
     16 * tensors + 4 * (tensors + 1) + 4
@@ -47,6 +53,11 @@ impl Table {
     /// Allocates a table for [`super::optimizer::update`] of `tensors` items with 8-bit states.
     pub fn of_quantised(device: &Device, tensors: usize) -> Result<Self> {
         Self::new(device, "optimizer.table", tensors, quantised_bytes(tensors))
+    }
+
+    /// Allocates a table for [`super::weight_average::update`] of `pairs` weights and averages.
+    pub fn of_averages(device: &Device, pairs: usize) -> Result<Self> {
+        Self::new(device, "weight_average.table", pairs, average_bytes(pairs))
     }
 
     /// Allocates a table for [`super::norm::measure`] of `tensors` gradients.

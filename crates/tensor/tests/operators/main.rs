@@ -58,6 +58,7 @@ mod support;
 mod threads;
 mod tree;
 mod trial;
+mod weight_average;
 
 use trial::{Declaration, compare};
 
@@ -116,4 +117,5 @@ operators! {
     rearrange = general::rearrange,
     reduce = general::reduce,
     softmax = general::softmax,
+    weight_average = weight_average::declared,
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use checkpoint::{Checkpoint, ResumePoint, Target};
 use device::DType;
+use optim::{AVERAGE_PREFIX, StateArray};
 use pretrained::PretrainedModel;
 
 use crate::error::{Result, WorkerError};
@@ -118,6 +119,57 @@ impl Weights for Layered {
             self.find_layer(&target.name).load(&mut std::iter::once(target))?;
         }
         Ok(())
+    }
+}
+
+/// Weights of a checkpoint with averages in place of the trained parameters. Arrays without an average are as
+/// in the checkpoint.
+#[derive(Clone, Debug)]
+pub struct Averaged {
+    weights: Arc<dyn Weights>,
+    id: String,
+}
+
+impl Averaged {
+    /// Reads the averages in `weights`.
+    pub fn new(weights: Arc<dyn Weights>) -> Self {
+        let id = format!("{}+average", weights.id());
+        Averaged { weights, id }
+    }
+
+    /// Returns whether a checkpoint has averages of weights.
+    pub fn is_in(checkpoint: &Checkpoint) -> bool {
+        checkpoint.names().any(|name| name.starts_with(AVERAGE_PREFIX))
+    }
+
+    /// Returns the name of a parameter's average, if there is one.
+    fn average(&self, parameter: &str) -> Option<String> {
+        Some(StateArray::average(parameter).name).filter(|name| self.weights.has(name))
+    }
+}
+
+impl Weights for Averaged {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn path(&self) -> &Path {
+        self.weights.path()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.weights.has(name)
+    }
+
+    fn has_record(&self, name: &str) -> bool {
+        self.average(name).is_none() && self.weights.has_record(name)
+    }
+
+    fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
+        self.weights.load(&mut targets.map(|target| match self.average(&target.name) {
+            Some(name) => Target { name, ..target },
+            None => target,
+        }))
     }
 }
 

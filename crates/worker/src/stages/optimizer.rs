@@ -15,7 +15,9 @@ use crate::stages::parameter_optim::{ParameterOptim, ParameterRule};
 /// Returns the state arrays that the optimizer keeps for a parameter, other than its master weights.
 pub fn state_arrays(config: &RunConfig, entry: &Entry) -> Vec<StateArray> {
     let ParameterOptim { rule, states, .. } = ParameterOptim::new(config, entry);
-    StateArray::all(&rule.with_state(), &entry.name, states)
+    let mut arrays = StateArray::all(&rule.with_state(), &entry.name, states);
+    arrays.extend((config.train.ema > 0.0).then(|| StateArray::average(&entry.name)));
+    arrays
 }
 
 /// Builds the optimizer for this rank's shards of the parameters, stage by stage, with the initial master
@@ -70,7 +72,8 @@ fn matrix_options(config: &RunConfig, group: &MatrixGroup, firsts: &[usize]) -> 
 }
 
 fn state_options(config: &RunConfig, optim: &ParameterOptim, firsts: &[usize]) -> StateOptions {
-    StateOptions { dtype: optim.states, seed: config.train.seed, firsts: firsts.to_vec() }
+    let seed = config.train.seed;
+    StateOptions { dtype: optim.states, seed, firsts: firsts.to_vec(), average: config.train.ema > 0.0 }
 }
 
 /// Returns the groups of slots that one launch updates, without matrices. `optims` has the settings of each

@@ -15,6 +15,7 @@ use checkpoint::{Checkpoint, Target};
 use collective::{Axis, ProcessGroup};
 use device::{DType, Device, StreamKind};
 use nn::{Lora, Model};
+use optim::AVERAGE_PREFIX;
 use parallel::data::{WeightUnits, broadcast_parts, gather_parts};
 use system::numbers::megabytes_of;
 use system::pace::Pace;
@@ -22,7 +23,7 @@ use tensor::Tensor;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::setup::start::{Layered, Start, Weights};
+use crate::setup::start::{Averaged, Layered, Start, Weights};
 use crate::state::answering::Answers;
 use crate::state::records::RecordTarget;
 use crate::state::targets::Targets;
@@ -47,16 +48,25 @@ impl Worker {
                 // Adapters that are not there start as in any run.
                 let mut targets = Targets::of_weights(self)?;
                 targets.retain(|name| weights.has(name) || !Lora::is_adapter(name));
-                self.take(&*weights, targets)
+                self.take(&*weights, targets)?;
+                self.begin_averages()
             }
             Start::Resumed(point) => self.restore(&point.checkpoint),
         }
     }
 
-    /// Restores the entire state from a checkpoint.
+    /// Restores the entire state from a checkpoint. Averages that it lacks begin as copies of the weights.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
-        self.take(&weights, Targets::from_worker(self)?)?;
+        let mut targets = Targets::from_worker(self)?;
+        match Averaged::is_in(checkpoint) {
+            true => self.take(&weights, targets)?,
+            false => {
+                targets.retain(|name| !name.starts_with(AVERAGE_PREFIX));
+                self.take(&weights, targets)?;
+                self.begin_averages()?;
+            }
+        }
         checkpoint.loss_scale().map_or(Ok(()), |scale| self.set_loss_scale(scale))?;
         self.set_updates(checkpoint.updates())
     }
@@ -144,7 +154,7 @@ fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn Fn
 
 /// Waits for this rank's device and then for the other ranks, so that none calls its driver while another
 /// still waits on its device.
-fn settle(engine: &mut Engine) -> Result<()> {
+pub(crate) fn settle(engine: &mut Engine) -> Result<()> {
     engine.device.synchronize()?;
     match engine.grid.world_size() {
         1 => Ok(()),

@@ -1,5 +1,6 @@
 //! One rank: its device, its model, its buffers, and its steps.
 
+mod averages;
 mod counters;
 mod hashes;
 mod observed;

@@ -22,11 +22,11 @@ impl Worker {
         self.begin_verified(step)
     }
 
-    /// Begins the update of the current step, and sets its learning rate.
+    /// Begins the update of the current step, and sets its rates.
     pub(super) fn begin_update(&mut self) -> Result<()> {
         self.records.phases.enter(Phase::Update)?;
         self.records.moments.at(Moment::BeforeUpdate, None);
-        self.set_learning_rate()
+        self.set_rates()
     }
 
     /// Ends the records of step `step`, and empties the allocator's cache if that is due.

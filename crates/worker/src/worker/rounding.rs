@@ -19,8 +19,13 @@ impl Worker {
     pub(crate) fn round_weights(&mut self) -> Result<()> {
         self.update.optimizer.round_masters()?;
         self.outdate_weights();
-        let is_gathered =
-            |part: &&StagePart| part.weights.is_none() && part.model.parameters().dtype() != DType::F32;
+        self.gather_at_once(|part| part.model.parameters().dtype() != DType::F32)
+    }
+
+    /// Gathers the weights of the stages that `chosen` accepts from the ranks that own them, unless passes
+    /// gather them, and waits for their arrival.
+    pub(super) fn gather_at_once(&mut self, chosen: impl Fn(&StagePart) -> bool) -> Result<()> {
+        let is_gathered = |part: &&StagePart| part.weights.is_none() && chosen(part);
         for StagePart { model, reduction, .. } in self.stages.parts.iter().filter(is_gathered) {
             let group = self.engine.groups.divided(reduction.axis())?.within;
             gather_weights(&group, reduction, model.parameters(), ..)?;

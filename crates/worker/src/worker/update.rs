@@ -14,13 +14,18 @@ use crate::stages::ModelNorm;
 use crate::update::Update;
 
 impl Worker {
-    /// Sets the learning rate of the current step, and in each replay that of the replayed step.
-    pub(super) fn set_learning_rate(&self) -> Result<()> {
-        let (norm, schedule, batches) =
-            (Rc::clone(&self.update.norm), self.update.schedule.clone(), self.batches.clone());
+    /// Sets the learning rate of the current step, and by how much averages of weights move. A replay sets
+    /// those of the replayed step.
+    pub(super) fn set_rates(&self) -> Result<()> {
+        let norm = Rc::clone(&self.update.norm);
+        let schedule = self.update.schedule.clone();
+        let average = self.update.average;
+        let batches = self.batches.clone();
         self.engine.recorder.host(move || {
-            let rate = schedule.rate(batches.numbers()?.pass_index());
-            Ok(norm.norm.state().set_learning_rate(rate)?)
+            let step = batches.numbers()?.pass_index();
+            let state = norm.norm.state();
+            state.set_learning_rate(schedule.rate(step))?;
+            Ok(average.map_or(Ok(()), |average| state.set_average_fraction(average.fraction(step)))?)
         })
     }
 

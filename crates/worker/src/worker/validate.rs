@@ -8,13 +8,13 @@ use crate::error::Result;
 use crate::validation::results::{self, Losses, Validation};
 
 impl Worker {
-    /// Returns the mean loss over the validation micro-batches, and for images the accuracy. The
-    /// data-parallel ranks share the micro-batches. The result is equal on every rank and grid, because
+    /// Returns the mean loss over the validation micro-batches, and for images the accuracy, of the weights or
+    /// of their averages (`train.validate_ema`). The data-parallel ranks share the micro-batches. The result is equal on every rank and grid, because
     /// losses are added in order.
     pub fn validate(&mut self) -> Result<Validation> {
         self.begin_part(RunPart::Validation, self.engine.device.step().into());
         self.records.phases.begin_validation();
-        let own = self.validation_passes()?;
+        let own = self.validation_losses()?;
         let assignment = self.engine.setup.config.validation_assignment();
         let all = results::of_all(&mut self.engine.groups, &own, &assignment)?;
         self.records.phases.end_validation();
