@@ -2,6 +2,7 @@
 //! any grid, and damaged or foreign checkpoints are refused by name. `tests/kills.rs` does the same with
 //! processes.
 
+mod averages;
 mod decisive;
 mod files;
 mod grids;
@@ -110,7 +111,7 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
     const SHARDED: &str = "parallel.zero_stage=1";
     let table: [(&str, &[&str]); 4] = [
         (GPT, &["model.width=64", "optim.clip_norm=0.1"]),
-        (GPT, &["train.freeze=['*.bias', 'h.1.*']"]),
+        (GPT, &["train.freeze=['*.bias', 'h.1.*']", "train.ema=0.9"]),
         (MLP, &[]),
         (MLP, &["optim.kind=adamw", "parallel.bucket_bytes=512"]),
     ];
@@ -143,7 +144,7 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
 fn pipelines_write_the_checkpoints_of_one_rank() {
     const SHARDED: &str = "parallel.zero_stage=1";
     let table: [(&str, &[&str]); 3] = [
-        (GPT, &["model.layers=4", "optim.clip_norm=0.1"]),
+        (GPT, &["model.layers=4", "optim.clip_norm=0.1", "train.ema=0.9"]),
         (MLP, &["optim.kind=adamw"]),
         (RESNET, &["train.steps=6"]),
     ];
@@ -184,7 +185,15 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
             LLAMA,
             &["model.key_value_heads=4", "model.qk_norm=true", ALL, "model.width=64", "optim.state=8bit"],
         ),
-        (LLAMA, &["model.key_value_heads=4", "lora.rank=2", "lora.targets=['all-linear', 'lm_head']"]),
+        (
+            LLAMA,
+            &[
+                "model.key_value_heads=4",
+                "lora.rank=2",
+                "lora.targets=['all-linear', 'lm_head']",
+                "train.ema=0.9",
+            ],
+        ),
         (GPT, &["model.heads=4", "model.width=128", "precision.compute=bf16", "train.freeze=['*.bias']"]),
     ];
     for (row, (text, overrides)) in table.into_iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Tests of the command line: exit statuses, messages and files.
 
 mod attention;
+mod averages;
 mod counts;
 mod ending;
 mod images;

@@ -41,7 +41,7 @@ pub(crate) struct ExportArgs {
     /// newest].
     #[arg(long, value_name = "N")]
     step: Option<Step>,
-    /// Export the average of the weights that train.ema keeps, in place of the weights.
+    /// Export the average of the weights that train.ema keeps, instead of the weights.
     #[arg(long)]
     ema: bool,
 }

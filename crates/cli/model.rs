@@ -19,7 +19,7 @@ pub(crate) struct ModelArgs {
     /// newest].
     #[arg(long, value_name = "N")]
     step: Option<Step>,
-    /// Use the average of the weights that train.ema keeps, in place of the weights.
+    /// Use the average of the weights that train.ema keeps, instead of the weights.
     #[arg(long)]
     pub(crate) ema: bool,
     /// Folder of the model to which adapters belong [default: the one named in their adapter_config.json].

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 21] = [
+    let table: [(&str, &[&str]); 23] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -26,6 +26,8 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (GPT, &["precision.compute=f16", "model.width=64", "precision.scaler.init_scale=3e7"]),
         (RESNET, &["train.steps=5"]),
         (GPT, &["precision.matmul=fp8"]),
+        (GPT, &["train.ema=0.9", "train.ema_start=2", "train.validate_ema=true"]),
+        (GPT, &["precision.compute=bf16", "model.width=64", "train.ema=0.9", "train.ema_every=2"]),
     ];
     for (row, (text, overrides)) in table.into_iter().enumerate() {
         let directory = tempfile::tempdir().unwrap();

@@ -9,17 +9,17 @@ use std::process::{Output, Stdio};
 use super::{plimsoll, text, workplace};
 use crate::common::root;
 
-fn run(directory: &Path, arguments: &[&str]) -> Output {
+pub(super) fn run(directory: &Path, arguments: &[&str]) -> Output {
     plimsoll(directory).args(arguments).output().unwrap()
 }
 
-fn succeeds(directory: &Path, arguments: &[&str]) -> String {
+pub(super) fn succeeds(directory: &Path, arguments: &[&str]) -> String {
     let output = run(directory, arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-fn is_refused(directory: &Path, arguments: &[&str], expected: &str) {
+pub(super) fn is_refused(directory: &Path, arguments: &[&str], expected: &str) {
     let output = run(directory, arguments);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");

@@ -37,6 +37,8 @@ const ROWS: &[(&str, &[&str])] = &[
     (GPT, &["lora.rank=2", "lora.targets=['all-linear']", "lora.dropout=0.1", "model.width=128", BF16]),
     (GPT, &["memory.empty_cache_every=5", "optim.kind=lion"]),
     (LLAMA, &["model.width=256", "optim.kind=muon", "optim.state=8bit", BF16]),
+    (GPT, &["train.ema=0.9", "train.ema_start=3", "train.ema_every=2", "train.validate_ema=true"]),
+    (GPT, &["model.width=128", BF16, "train.ema=0.9", "train.validate_ema=true"]),
     (LLAMA, &["model.width=256", "model.dropout=0.2", BF16, FP8, "precision.fp8_recipe=rowwise"]),
     (LLAMA, &["model.width=256", BF16, "model.qk_norm=true", "memory.allocator=backend:native"]),
     (RESNET, &[]),

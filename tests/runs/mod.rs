@@ -3,6 +3,7 @@
 
 mod adapters;
 mod allocator;
+mod averages;
 mod context;
 mod data;
 mod experts;

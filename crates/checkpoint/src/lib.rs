@@ -3,7 +3,8 @@
 //! A checkpoint is a directory `RUN_DIR/checkpoints/step-NNNNNN` with two files:
 //!
 //! * `state.safetensors`: every parameter by its name, the optimizer's state as `adamw.first.<name>`,
-//!   `adamw.second.<name>` or `sgd.velocity.<name>`, and `run.losses`, a loss per step; all f32;
+//!   `adamw.second.<name>` or `sgd.velocity.<name>`, averages of weights as `ema.<name>`, and `run.losses`, a
+//!   loss per step; all f32;
 //! * `manifest.json`: the step, the settings that decide the bits, the identity of the corpus, and size and
 //!   SHA-256 of the other file and of itself.
 //!

@@ -25,7 +25,7 @@ pub(crate) struct Location<'a> {
     pub(crate) step: Option<u64>,
     /// Folder of the model to which adapters belong.
     pub(crate) base: Option<&'a Path>,
-    /// Whether the averages of the weights are used in place of the weights.
+    /// Whether the averages of the weights are used instead of the weights.
     pub(crate) average: bool,
 }
 

@@ -1,5 +1,6 @@
 //! Tests of invalid input, each with its exact error message.
 
+mod averages;
 mod combinations;
 mod context;
 

@@ -15,7 +15,7 @@ pub struct EvaluateOptions {
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
-    /// Whether to use the average of the weights (`train.ema`) in place of the weights.
+    /// Whether to use the average of the weights (`train.ema`) instead of the weights.
     pub average: bool,
     /// Text files or token shards, or globs of them; empty for the data that the run held out.
     pub data: Vec<String>,

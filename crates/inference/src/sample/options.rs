@@ -21,7 +21,7 @@ pub struct SampleOptions {
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
-    /// Whether to use the average of the weights (`train.ema`) in place of the weights.
+    /// Whether to use the average of the weights (`train.ema`) instead of the weights.
     pub average: bool,
     /// The prompts.
     pub prompts: Vec<String>,

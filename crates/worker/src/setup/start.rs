@@ -122,8 +122,7 @@ impl Weights for Layered {
     }
 }
 
-/// Weights of a checkpoint with averages in place of the trained parameters. Arrays without an average are as
-/// in the checkpoint.
+/// Averages of a checkpoint's weights. Arrays without an average are as in the checkpoint.
 #[derive(Clone, Debug)]
 pub struct Averaged {
     weights: Arc<dyn Weights>,

@@ -13,7 +13,7 @@ impl Worker {
         Ok(self.update.optimizer.begin_averages()?)
     }
 
-    /// Returns the results of this rank's validation micro-batches, with averages in place of the weights if
+    /// Returns the results of this rank's validation micro-batches, with averages instead of the weights if
     /// `train.validate_ema` is set. Afterwards the weights have the same bits as before.
     pub(super) fn validation_losses(&mut self) -> Result<Losses> {
         if !self.engine.setup.config.train.validate_ema {

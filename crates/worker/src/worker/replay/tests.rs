@@ -23,6 +23,7 @@ const CASES: &[(&str, &[&str])] = &[
     (GPT, &["precision.compute=bf16", "precision.matmul=fp8", "memory.allocator=backend:native"]),
     (GPT, &["precision.compute=f16", "optim.state=8bit", "memory.allocator=max_split_size_mb:20"]),
     (GPT, &["lora.rank=4", "memory.empty_cache_every=5"]),
+    (GPT, &["precision.compute=bf16", "train.ema=0.9", "train.ema_every=2", "train.validate_ema=true"]),
     (RESNET, &["precision.compute=bf16"]),
 ];
 
@@ -31,6 +32,7 @@ const RANKS: &[&[&str]] = &[
     &["parallel.data=2", "parallel.lanes=2"],
     &["parallel.data=2", "parallel.zero_stage=1", "precision.gradients=bf16", "precision.compute=bf16"],
     &["parallel.data=2", "parallel.zero_stage=2"],
+    &["parallel.data=2", "parallel.zero_stage=1", "train.ema=0.9", "train.validate_ema=true"],
     &["parallel.data=2", "parallel.zero_stage=3", "precision.compute=bf16", "precision.matmul=fp8"],
     &["parallel.pipeline=2", "parallel.schedule=1f1b"],
     &["parallel.pipeline=3", "parallel.data=2", "parallel.schedule=zero-bubble"],
