@@ -64,6 +64,11 @@ const TABLE: &[Row] = &[
         &[&["parallel.data=2"], &["parallel.data=3", ZERO_3], &[STATE, "parallel.data=2", SHARDED]],
     ),
     (
+        LLAMA,
+        &[EMA, VALIDATED, "optim.kind=muon", BF16, "model.width=64"],
+        &[&[], &["parallel.data=2", SHARDED], &["parallel.data=3", ZERO_3], &[STATE], &[WEIGHTS, PIPELINE]],
+    ),
+    (
         MLP,
         &[EMA, VALIDATED, "optim.momentum=0", "train.ema_start=2", "train.ema_every=3"],
         &[&[], &["parallel.data=2", SHARDED], &["parallel.data=3", ZERO_2, PIPELINE], &[STATE]],
