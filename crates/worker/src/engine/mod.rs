@@ -258,6 +258,12 @@ impl Engine {
     pub fn end_rehearsal<T>(&mut self, real: GridGroups, ran: Result<T>) -> Result<()> {
         self.groups = real;
         ran?;
+        self.settle()
+    }
+
+    /// Waits for this rank's device and then for the other ranks. No rank continues while another still waits
+    /// on its device or reads this rank's memory.
+    pub(crate) fn settle(&mut self) -> Result<()> {
         self.device.synchronize()?;
         match self.grid.world_size() {
             1 => Ok(()),

@@ -75,7 +75,7 @@ impl Worker {
     pub(crate) fn take(&mut self, weights: &dyn Weights, targets: Targets) -> Result<()> {
         load(self.engine(), targets, weights)?;
         self.round_weights()?;
-        settle(self.engine())
+        self.engine().settle()
     }
 
     /// Quantizes the randomly drawn weights, if weights are quantized.
@@ -108,7 +108,7 @@ pub fn load_models<'a>(
         targets.add_model(model, units)?;
     }
     load(engine, targets, weights)?;
-    settle(engine)
+    engine.settle()
 }
 
 /// Reads this rank's part of `targets`, and exchanges it with the other ranks once all have read. Meanwhile
@@ -150,16 +150,6 @@ fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn Fn
         done += bytes(record);
     }
     Ok(())
-}
-
-/// Waits for this rank's device and then for the other ranks, so that none calls its driver while another
-/// still waits on its device.
-pub(crate) fn settle(engine: &mut Engine) -> Result<()> {
-    engine.device.synchronize()?;
-    match engine.grid.world_size() {
-        1 => Ok(()),
-        _ => Ok(engine.groups.control().barrier()?),
-    }
 }
 
 /// How ranks with the same arrays divide the reading.

@@ -4,7 +4,6 @@ use optim::ComputeValues;
 
 use super::Worker;
 use crate::error::Result;
-use crate::state::loading::settle;
 use crate::validation::results::Losses;
 
 impl Worker {
@@ -32,7 +31,7 @@ impl Worker {
     fn compute_with(&mut self, values: ComputeValues) -> Result<()> {
         self.await_snapshot()?;
         // Another rank may still read this rank's shards.
-        settle(&mut self.engine)?;
+        self.engine.settle()?;
         self.update.optimizer.compute_with(values)?;
         self.outdate_weights();
         self.gather_at_once(|_| true)
