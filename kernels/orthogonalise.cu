@@ -47,11 +47,13 @@ __device__ __forceinline__ u64 in_parts(u64 at, u32 rows, u32 columns, u32 width
     const u32 column = u32(at % columns);
     return (u64(column / width) * rows + row) * width + column % width;
 }
-KERNEL join_columns(const bf16 *__restrict__ parts, bf16 *__restrict__ x_mn, u32 rows, u32 columns, u32 width) {
+KERNEL join_columns(const bf16 *__restrict__ parts, bf16 *__restrict__ x_mn, u32 rows, u32 columns,
+                    u32 width) {
     const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;
     if (at < u64(rows) * columns) x_mn[at] = parts[in_parts(at, rows, columns, width)];
 }
-KERNEL divide_columns(const bf16 *__restrict__ x_mn, bf16 *__restrict__ parts, u32 rows, u32 columns, u32 width) {
+KERNEL divide_columns(const bf16 *__restrict__ x_mn, bf16 *__restrict__ parts, u32 rows, u32 columns,
+                      u32 width) {
     const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;
     if (at < u64(rows) * columns) parts[in_parts(at, rows, columns, width)] = x_mn[at];
 }

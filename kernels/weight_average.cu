@@ -19,8 +19,8 @@ __device__ __forceinline__ float moved(float average, float weight, float fracti
 // A table on the device lists the items, then for each (and one past the last) its first block.
 struct Averaged { u64 weight, average, elements; };
 
-// Launch: THREADS threads, a block for every CHUNK elements of every item. Floor: weights once in, averages in
-// and out, 12 bytes an element; nothing if averages stay as they are.
+// Launch: THREADS threads, a block for every CHUNK elements of every item. Floor: weights once in,
+// averages in and out, 12 bytes an element; nothing if averages stay as they are.
 KERNEL __launch_bounds__(THREADS)
     update(const Averaged *__restrict__ items, const StepState *__restrict__ state, u32 count) {
     const float fraction = state->average_fraction;

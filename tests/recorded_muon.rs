@@ -82,8 +82,8 @@ impl Trained {
         value
     }
 
-    /// Asserts that each parameter has changed since the start as in the float64 recording after `step` steps.
-    /// PyTorch's own distance from it, which comes from the rounding of the iterations to bf16, may be
+    /// Asserts that each parameter has changed since the start as in the float64 recording after `step`
+    /// steps. PyTorch's own distance from it, which comes from the rounding of the iterations to bf16, may be
     /// exceeded threefold, because other sums round otherwise.
     fn check(&self, recording: &Recording, (name, step): (&str, usize)) {
         for parameter in self.mlp.parameters().list() {
@@ -107,7 +107,7 @@ impl Trained {
 
 #[test]
 fn twenty_steps_of_muon_match_the_recording() {
-    let recording = Recording::of("muon.safetensors");
+    let recording = Recording::read("muon.safetensors");
     for device in computing() {
         for (name, scale) in [("spectral", MatrixScale::Spectral), ("rms", MatrixScale::Rms)] {
             let trained = Trained::new(&device, &recording, scale);

@@ -43,11 +43,11 @@ pub(crate) struct Recording(Vec<u8>);
 
 impl Recording {
     pub(crate) fn open() -> Self {
-        Self::of("gpt_tiny.safetensors")
+        Self::read("gpt_tiny.safetensors")
     }
 
-    /// Opens a file of recordings.
-    pub(crate) fn of(file: &str) -> Self {
+    /// Reads a file of recordings.
+    pub(crate) fn read(file: &str) -> Self {
         Recording(std::fs::read(golden(file)).unwrap())
     }
 

@@ -49,8 +49,8 @@ pub struct Parameter {
     pub shard: usize,
     /// Role in the model.
     pub role: ParameterRole,
-    /// Numbers of rows of the whole matrices that the parameter stacks: one, or the parts of a fused matrix or
-    /// of experts. Empty for other roles than [`ParameterRole::Hidden`].
+    /// Numbers of rows of the whole matrices that the parameter stacks: one, or the parts of a fused
+    /// matrix or of experts. Empty for other roles than [`ParameterRole::Hidden`].
     pub matrices: Vec<usize>,
     /// Initial values.
     pub init: Init,

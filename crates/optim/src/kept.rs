@@ -47,8 +47,8 @@ impl Kept {
         Ok(Kept { rule: *rule, dtype: states.dtype, members, calls, average_tables, offload: None })
     }
 
-    /// Divides the members into calls. Allocates the tables of averages, or the buffers of offloaded state and
-    /// for each of its pieces tables for `launches` launches.
+    /// Divides the members into calls. Allocates the tables of averages, or the buffers of offloaded
+    /// state and for each of its pieces tables for `launches` launches.
     pub(crate) fn in_calls(
         self,
         (device, host): (&Device, Option<&Device>),

@@ -62,8 +62,8 @@ impl MatrixGroup {
         options: &MatrixGroupOptions,
     ) -> Result<Self> {
         let MatrixGroupOptions { momentum, weight_decay, rate_factor, states, waves } = options;
-        let (momentum, weight_decay) = (*momentum, *weight_decay);
-        let rules = [UpdateRule::MuonMomentum { momentum }, UpdateRule::MuonStep { weight_decay }];
+        let first_rule = UpdateRule::MuonMomentum { momentum: *momentum };
+        let rules = [first_rule, UpdateRule::MuonStep { weight_decay: *weight_decay }];
         let kept = Kept::new(devices, slots, (&rules[0], states), &waves.concat())?;
         let (device, host) = devices;
         let mut first = 0;
@@ -117,8 +117,8 @@ impl MatrixGroup {
         Ok(())
     }
 
-    /// Runs launch `launch` of a wave, 0 or 1, or one launch for each piece of offloaded state. Averages of the
-    /// weights follow the second launch.
+    /// Runs launch `launch` of a wave, 0 or 1, or one launch for each piece of offloaded state. Averages
+    /// of the weights follow the second launch.
     fn launch(
         &self,
         launch: usize,

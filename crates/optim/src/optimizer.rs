@@ -18,7 +18,7 @@ pub struct Optimizer {
     slots: Vec<Slot>,
     groups: Vec<Group>,
     matrices: Vec<MatrixGroup>,
-    /// Group of each slot, those of matrices after the others, and the slot's position in the group.
+    /// Group of each slot, matrix groups after the others, and the slot's position in the group.
     members: Vec<(usize, usize)>,
 }
 
@@ -127,7 +127,7 @@ impl Optimizer {
         })
     }
 
-    /// The members of all groups, those of matrices after the others.
+    /// The members of all groups, matrix groups after the others.
     fn kept(&self) -> impl Iterator<Item = &Kept> {
         all_kept(&self.groups, &self.matrices)
     }
@@ -184,7 +184,7 @@ impl Optimizer {
     }
 }
 
-/// Returns the members of all groups, those of matrices after the others.
+/// Returns the members of all groups, matrix groups after the others.
 fn all_kept<'a>(groups: &'a [Group], matrices: &'a [MatrixGroup]) -> impl Iterator<Item = &'a Kept> {
     groups.iter().map(Group::kept).chain(matrices.iter().map(MatrixGroup::kept))
 }

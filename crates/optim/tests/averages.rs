@@ -111,8 +111,8 @@ fn averages_begin_as_the_weights_and_move_towards_them_after_each_update() {
     }
 }
 
-/// Passes compute with averages and then with the same weights as before, bit for bit, and training goes on as
-/// without the change.
+/// Passes compute with averages and then with the same weights as before, bit for bit, and training goes
+/// on as without the change.
 #[test]
 fn passes_compute_with_averages_and_then_with_the_weights_again() {
     for home in [Home::Device, Home::StateInPool, Home::AllInPool] {

@@ -132,10 +132,10 @@ section! {
             Row::number(Interval::Positive).default("1.0").only(Optim::kind, &["muon"]).may_change();
         /// Parameters with settings of their own: `[[optim.groups]]` with `match`, a glob of names of
         /// parameters or a list of globs, and any of `kind`, `learning_rate` (a factor of the schedule's
-        /// rate), `weight_decay` (also of norms and biases), `beta1` and `beta2`. Other settings are those of
-        /// `[optim]`; a group of another `kind` has its kind's decay rates. A parameter is in the first group
-        /// that matches it, or in a default group. `name`, by default the first glob, is the group's in logs
-        /// and metrics.
+        /// rate), `weight_decay` (also of norms and biases), `beta1` and `beta2`. Other settings are
+        /// `[optim]`'s; a group of another `kind` has its kind's decay rates. A parameter is in the first
+        /// group that matches it, or in a default group. `name`, by default the first glob, is the
+        /// group's in logs and metrics.
         groups: Vec<OptimGroup> =
             Row::new(Takes::Tables(OptimGroup::KEYS), OptimGroup::read_all, optim_group::value)
                 .default("[]")

@@ -70,11 +70,11 @@ section! {
         /// Globs of the names of parameters to freeze, such as "wte.*" or "h.[0-5].*". Frozen parameters have
         /// no gradient, master weight or optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");
-        /// Fraction of an exponential average of the weights that an update of it keeps, such as 0.999: average
-        /// = `ema` × average + (1 - `ema`) × weight. 0: there is none. The average is f32, is kept like
-        /// optimizer state, and does not change training. `sample`, `eval` and `export` use it with `--ema`.
-        /// Frozen parameters and buffers have none. A run resumed from a checkpoint without an average begins
-        /// it there.
+        /// Fraction of an exponential average of the weights that an update of it keeps, such as 0.999:
+        /// average = `ema` × average + (1 - `ema`) × weight. 0: there is none. The average is f32, is
+        /// kept like optimizer state, and does not change training. `sample`, `eval` and `export` use it
+        /// with `--ema`. Frozen parameters and buffers have none. A run resumed from a checkpoint without
+        /// an average begins it there.
         ema: f64 = Row::number(Interval::Fraction).default("0").any_bits();
         /// Number of steps between updates of the average.
         ema_every: u64 = Row::integer(1, MOST).default("1").any_bits();

@@ -26,7 +26,8 @@ impl ParameterRole {
         matches!(self, ParameterRole::Vector)
     }
 
-    /// Returns the role of a parameter of `dims` dimensions that is created as `matrix` if it has two or more.
+    /// Returns the role of a parameter of `dims` dimensions that is created as `matrix` if it has two or
+    /// more.
     pub(super) fn from_dims(dims: usize, matrix: ParameterRole) -> Self {
         if dims >= 2 { matrix } else { ParameterRole::Vector }
     }

@@ -17,7 +17,7 @@ use tensor::ops::orthogonalise::{self, Matrix, NewtonSchulz, Workspace};
 
 use super::stream_order::between_compute;
 use crate::error::Result;
-use moves::{Direction, Move, Place, Wave};
+use moves::{Direction, Move, Storage, Wave};
 pub use moves::{MatrixParameter, MatrixPart, MatrixScale};
 pub use stage_ranks::StageRanks;
 
@@ -73,17 +73,19 @@ impl MatrixOwners {
     pub fn orthogonalise(&self, world: &ProcessGroup, wave: usize, directions: &[Tensor]) -> Result<()> {
         let Wave { owned, gather, scatter, .. } = &self.waves[wave];
         let own = world.rank();
-        let place = |place: &Place| match place {
-            Place::Direction(Direction { slot, range }) => directions[*slot].view(range.start, [range.len()]),
-            Place::Staging(range) => self.staging.view(range.start, [range.len()]),
+        let stored = |storage: &Storage| match storage {
+            Storage::Direction(Direction { slot, range }) => {
+                directions[*slot].view(range.start, [range.len()])
+            }
+            Storage::Staging(range) => self.staging.view(range.start, [range.len()]),
         };
-        self.make(own, gather, world, place)?;
+        self.make(own, gather, world, stored)?;
         for matrix in owned {
-            let elements = place(&matrix.place)?;
+            let elements = stored(&matrix.storage)?;
             let whole = Matrix { elements, shape: matrix.shape, parts: matrix.parts };
             orthogonalise::orthogonalise(&self.rules, &whole, matrix.scale, &self.workspace)?;
         }
-        self.make(own, scatter, world, place)
+        self.make(own, scatter, world, stored)
     }
 
     /// Copies what stays on this rank, and exchanges the rest.
@@ -92,15 +94,15 @@ impl MatrixOwners {
         own: usize,
         moves: &[Move],
         world: &ProcessGroup,
-        place: impl Fn(&Place) -> tensor::Result<Tensor>,
+        stored: impl Fn(&Storage) -> tensor::Result<Tensor>,
     ) -> Result<()> {
         let mut sent = Vec::new();
         let mut received = Vec::new();
         for Move { from, source, to, target } in moves {
             match (*from == own, *to == own) {
-                (true, true) => place(target)?.copy_from(&place(source)?)?,
-                (true, false) => sent.push((*to, place(source)?)),
-                (false, true) => received.push((*from, place(target)?)),
+                (true, true) => stored(target)?.copy_from(&stored(source)?)?,
+                (true, false) => sent.push((*to, stored(source)?)),
+                (false, true) => received.push((*from, stored(target)?)),
                 (false, false) => {}
             }
         }

@@ -112,7 +112,8 @@ impl StepState {
         Ok(())
     }
 
-    /// Returns the fraction that [`StepState::set_average_fraction`] set last, without waiting for the device.
+    /// Returns the fraction that [`StepState::set_average_fraction`] set last, without waiting for the
+    /// device.
     pub fn average_fraction(&self) -> f32 {
         self.average_fraction.get()
     }

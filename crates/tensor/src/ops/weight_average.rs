@@ -1,7 +1,8 @@
 //! Exponential averages of weights over updates.
 //!
-//! An update moves an average towards its weight: average += (weight − average) · fraction. The fraction is in
-//! the [`StepState`], so that a captured step may change it: 0 keeps the average, and 1 copies the weight.
+//! An update moves an average towards its weight: average += (weight − average) · fraction. The fraction
+//! is in the [`StepState`], so that a captured step may change it: 0 keeps the average, and 1 copies the
+//! weight.
 
 use device::parallel::{CHUNK, for_pieces, for_tasks, simd};
 use device::{Backend, Family, Function};

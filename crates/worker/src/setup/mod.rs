@@ -96,7 +96,8 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }
         if is_old && config.optim.uses_muon() {
-            let (origin, (major, minor)) = (config.origins.find(Optim::kind), capability);
+            let origin = config.origins.find(Optim::kind);
+            let (major, minor) = capability;
             let text = format!(
                 "{} = \"muon\" computes in bf16, which needs a GPU of compute capability 8.0 or more, and this \
                  one has {major}.{minor}",

@@ -21,9 +21,9 @@ pub fn state_arrays(config: &RunConfig, entry: &Entry) -> Vec<StateArray> {
 }
 
 /// Builds the optimizer for this rank's shards of the parameters, stage by stage, with the initial master
-/// weights. If the optimizer state is sharded, the first update call covers the group that the next forward
-/// pass needs first, or all slots if there are `matrices`, which are updated after it. The second device is the
-/// host pool for offloaded data.
+/// weights. If the optimizer state is sharded, the first update call covers the group that the next
+/// forward pass needs first, or all slots if there are `matrices`, which are updated after it. The second
+/// device is the host pool for offloaded data.
 pub fn build(
     (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
@@ -76,8 +76,9 @@ fn state_options(config: &RunConfig, optim: &ParameterOptim, firsts: &[usize]) -
     StateOptions { dtype: optim.states, seed, firsts: firsts.to_vec(), average: config.train.ema > 0.0 }
 }
 
-/// Returns the groups of slots that one launch updates, without matrices. `optims` has the settings of each
-/// slot, `firsts` the index of its first element. A rank without slots has an empty group, which counts updates.
+/// Returns the groups of slots that one launch updates, without matrices. `optims` has the settings of
+/// each slot, `firsts` the index of its first element. A rank without slots has an empty group, which
+/// counts updates.
 fn launches(config: &RunConfig, optims: &[ParameterOptim], firsts: &[usize]) -> Vec<GroupOptions> {
     let mut launches: Vec<(ParameterOptim, Vec<usize>)> = Vec::new();
     let is_element = |optim: &ParameterOptim| matches!(optim.rule, ParameterRule::Elements(_));

@@ -8,9 +8,9 @@ use crate::error::Result;
 use crate::validation::results::{self, Losses, Validation};
 
 impl Worker {
-    /// Returns the mean loss over the validation micro-batches, and for images the accuracy, of the weights or
-    /// of their averages (`train.validate_ema`). The data-parallel ranks share the micro-batches. The result is equal on every rank and grid, because
-    /// losses are added in order.
+    /// Returns the mean loss over the validation micro-batches, and for images the accuracy, of the
+    /// weights or of their averages (`train.validate_ema`). The data-parallel ranks share the
+    /// micro-batches. The result is equal on every rank and grid, because losses are added in order.
     pub fn validate(&mut self) -> Result<Validation> {
         self.begin_part(RunPart::Validation, self.engine.device.step().into());
         self.records.phases.begin_validation();

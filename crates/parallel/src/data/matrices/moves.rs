@@ -62,7 +62,7 @@ pub(super) struct Direction {
 
 /// Elements in memory of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Storage {
     Direction(Direction),
     Staging(Range<usize>),
 }
@@ -71,15 +71,15 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     pub(super) from: usize,
-    pub(super) source: Place,
+    pub(super) source: Storage,
     pub(super) to: usize,
-    pub(super) target: Place,
+    pub(super) target: Storage,
 }
 
 /// A matrix that this rank orthogonalises.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Owned {
-    pub(super) place: Place,
+    pub(super) storage: Storage,
     pub(super) shape: [usize; 2],
     /// Number of parts of the columns, one after another.
     pub(super) parts: usize,
@@ -214,12 +214,12 @@ impl MatrixOf<'_> {
         (range.start < range.end).then_some(range)
     }
 
-    /// Returns the elements `range` of part `part` as a place of the rank that holds them in shard `shard`.
-    fn direction(&self, part: usize, shard: usize, range: &Range<usize>) -> Place {
+    /// Returns the elements `range` of part `part` as memory of the rank that holds them in shard `shard`.
+    fn direction(&self, part: usize, shard: usize, range: &Range<usize>) -> Storage {
         let local = part % self.local_parts();
         let slot = self.directions[local].unwrap_or(usize::MAX);
         let first = self.parameter.parts[local].ranges[shard].start;
-        Place::Direction(Direction { slot, range: range.start - first..range.end - first })
+        Storage::Direction(Direction { slot, range: range.start - first..range.end - first })
     }
 
     /// Adds the matrix, with its moves that involve this rank, to a wave.
@@ -237,7 +237,7 @@ impl MatrixOf<'_> {
         wave.shapes.push(self.shape);
         let staged = |part: usize, range: &Range<usize>| {
             let first = base + part * self.range.len() + range.start - self.range.start;
-            Place::Staging(first..first + range.len())
+            Storage::Staging(first..first + range.len())
         };
         for part in 0..self.parts() {
             for shard in 0..ranks.shards() {
@@ -253,9 +253,9 @@ impl MatrixOf<'_> {
                         continue;
                     }
                     let at_holder = self.direction(part, shard, &range);
-                    let (to, target) = (holder_rank, at_holder.clone());
+                    let target = at_holder.clone();
                     let source = at_owner.clone();
-                    wave.scatter.push(Move { from: owner_rank, source, to, target });
+                    wave.scatter.push(Move { from: owner_rank, source, to: holder_rank, target });
                     // The owner's own copy has it all; where parts are replicated, it takes its own.
                     let is_source =
                         holder.copy == owner.copy && (self.parts() > 1 || holder.tensor == owner.tensor);
@@ -272,12 +272,12 @@ impl MatrixOf<'_> {
             }
         }
         if is_owner {
-            let place = match is_whole {
+            let storage = match is_whole {
                 true => self.direction(0, 0, &self.range),
-                false => Place::Staging(base..base + self.parts() * self.range.len()),
+                false => Storage::Staging(base..base + self.parts() * self.range.len()),
             };
             let factor = scale.factor(self.shape);
-            wave.owned.push(Owned { place, shape: self.shape, parts: self.column_parts(), scale: factor });
+            wave.owned.push(Owned { storage, shape: self.shape, parts: self.column_parts(), scale: factor });
         }
     }
 

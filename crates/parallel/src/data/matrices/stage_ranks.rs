@@ -16,7 +16,7 @@ pub struct StageRanks {
     own: usize,
 }
 
-/// Position of a rank among those of its stages.
+/// Position of a rank among the ranks of its stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) tensor: usize,
@@ -69,8 +69,7 @@ impl StageRanks {
         self.by_tensor[tensor][copy * self.shards + shard]
     }
 
-    /// Returns the positions of all ranks: those of one copy last, so that consecutive positions hold the
-    /// same parts where copies exist.
+    /// Returns the positions of all ranks. Ranks that hold the same parts are consecutive.
     pub(super) fn positions(&self) -> impl Iterator<Item = Position> + '_ {
         let all = (0..self.tensor_ranks()).flat_map(move |tensor| {
             (0..self.shards)

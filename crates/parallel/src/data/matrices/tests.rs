@@ -7,7 +7,7 @@ use collective::{Axis, RankGrid};
 use nn::Sharding;
 use tensor::ops::orthogonalise::NewtonSchulz;
 
-use super::moves::{Direction, MatrixParameter, MatrixPart, MatrixScale, Move, Place, Wave, plan};
+use super::moves::{Direction, MatrixParameter, MatrixPart, MatrixScale, Move, Storage, Wave, plan};
 use super::stage_ranks::StageRanks;
 
 /// A grid, the axes along which state may be shared, and the number of ranks that share it.
@@ -82,10 +82,10 @@ impl Simulated {
         Simulated { waves, directions, staging: vec![f64::NAN; staged] }
     }
 
-    fn place(&mut self, wave: usize, place: &Place) -> &mut [f64] {
-        match place {
-            Place::Staging(range) => &mut self.staging[range.clone()],
-            Place::Direction(Direction { slot, range }) => {
+    fn values(&mut self, wave: usize, storage: &Storage) -> &mut [f64] {
+        match storage {
+            Storage::Staging(range) => &mut self.staging[range.clone()],
+            Storage::Direction(Direction { slot, range }) => {
                 let slot = self.waves[wave].slots[*slot];
                 &mut self.directions.get_mut(&slot).unwrap()[range.clone()]
             }
@@ -98,7 +98,7 @@ fn make(all: &mut [Simulated], wave: usize, moves: impl Fn(&Wave) -> Vec<Move>) 
     let mut messages: BTreeMap<(usize, usize), Vec<Vec<f64>>> = BTreeMap::new();
     for rank in 0..all.len() {
         for one in moves(&all[rank].waves[wave]).iter().filter(|one| one.from == rank) {
-            let values = all[rank].place(wave, &one.source).to_vec();
+            let values = all[rank].values(wave, &one.source).to_vec();
             messages.entry((one.from, one.to)).or_default().push(values);
         }
     }
@@ -106,7 +106,7 @@ fn make(all: &mut [Simulated], wave: usize, moves: impl Fn(&Wave) -> Vec<Move>) 
     for rank in 0..all.len() {
         for one in moves(&all[rank].waves[wave]).iter().filter(|one| one.to == rank) {
             let values = messages.get_mut(&(one.from, one.to)).and_then(Vec::pop).unwrap();
-            all[rank].place(wave, &one.target).copy_from_slice(&values);
+            all[rank].values(wave, &one.target).copy_from_slice(&values);
         }
     }
     assert!(messages.values().all(Vec::is_empty), "a message is not received");
@@ -137,7 +137,7 @@ fn every_matrix_reaches_one_owner_and_comes_back() {
             for rank in &mut all {
                 for matrix in rank.waves[wave].owned.clone() {
                     assert_eq!(matrix.scale, MatrixScale::Rms.factor(matrix.shape));
-                    let values = rank.place(wave, &matrix.place);
+                    let values = rank.values(wave, &matrix.storage);
                     owned.push((matrix.parts, matrix.shape, values.to_vec()));
                     values.iter_mut().for_each(|value| *value += 0.5);
                 }

@@ -2,7 +2,7 @@
 
 use device::{Backend, Function, bf16};
 
-use super::{FAMILY, OPERATOR};
+use super::kernels::{FAMILY, OPERATOR};
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 

@@ -7,21 +7,20 @@
 //! its columns were divided over ranks.
 
 mod columns;
+mod kernels;
 mod normalise;
 mod workspace;
 
-use device::{DType, Family};
+use device::DType;
 
-use super::kernels::family;
+use super::check;
 use super::matmul::{self, Factor};
-use super::{check, gpu};
 use crate::{Result, Tensor};
 
 pub use workspace::Workspace;
 
-pub(super) static FAMILY: Family = family!("orthogonalise", constants: &[gpu::THREADS_CONSTANT]);
-
-const OPERATOR: &str = "orthogonalise";
+pub(super) use kernels::FAMILY;
+use kernels::OPERATOR;
 
 /// The constants of the iterations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,7 +92,8 @@ pub fn orthogonalise(rules: &NewtonSchulz, matrix: &Matrix, scale: f32, workspac
         };
         let factors = [Factor::plain(&gram), Factor::plain(&gram)];
         matmul::combined(factors, c, (&gram, b), &polynomial)?;
-        let (x, p) = (Factor::plain(&x_mn), Factor::plain(&polynomial));
+        let x = Factor::plain(&x_mn);
+        let p = Factor::plain(&polynomial);
         let scale = if iteration == rules.iterations { scale } else { 1.0 };
         matmul::combined(if m <= n { [p, x] } else { [x, p] }, scale, (&x_mn, scale * a), &next_mn)?;
         std::mem::swap(&mut x_mn, &mut next_mn);

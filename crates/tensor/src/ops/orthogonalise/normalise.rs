@@ -3,7 +3,7 @@
 use device::parallel::{CHUNK, for_pieces};
 use device::{Backend, Function, bf16};
 
-use super::{FAMILY, OPERATOR};
+use super::kernels::{FAMILY, OPERATOR};
 use crate::ops::{gpu, norm, rows};
 use crate::{Result, Tensor};
 

@@ -2,7 +2,7 @@
 
 use device::{Category, DType, Device, Request};
 
-use super::OPERATOR;
+use super::kernels::OPERATOR;
 use crate::ops::norm;
 use crate::{Result, Tensor};
 
