@@ -43,7 +43,10 @@ impl Trained {
         let matrix = |index: &usize| MatrixParameter {
             matrices: list[*index].matrices.clone(),
             sharding: list[*index].sharding.clone(),
-            parts: vec![MatrixPart { ranges: vec![0..slots[*index].weight.elements()], slot: Some(*index) }],
+            parts: vec![MatrixPart {
+                ranges: std::iter::once(0..slots[*index].weight.elements()).collect(),
+                slot: Some(*index),
+            }],
         };
         let matrices: Vec<_> = hidden.iter().map(matrix).collect();
         let grid = RankGrid::new(&[], 0).unwrap();

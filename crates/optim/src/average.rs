@@ -7,7 +7,7 @@ use tensor::{Result, Tensor};
 
 use crate::slot::Slot;
 
-/// When and by how much averages of weights move towards the weights.
+/// Schedule and rate of an average's movement towards the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AverageSchedule {
     /// Fraction of an average that an update keeps.
@@ -19,7 +19,7 @@ pub struct AverageSchedule {
 }
 
 impl AverageSchedule {
-    /// Returns the fraction of the distance to the weights by which averages move in step `step`, counted
+    /// Returns the fraction of their distance to the weights that averages move in step `step`, counted
     /// from 0. It is 1 in the first `start` steps, and 0 in steps that keep the averages.
     #[must_use]
     pub fn fraction(&self, step: u64) -> f32 {

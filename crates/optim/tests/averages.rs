@@ -142,7 +142,7 @@ fn passes_compute_with_averages_and_then_with_the_weights_again() {
     }
 }
 
-/// The bytes of averages are those of f32 weights, on the device or in the pool.
+/// Averages take the bytes of f32 weights, on the device or in the pool.
 #[test]
 fn averages_take_four_bytes_an_element_of_optimizer_state() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Update {
     /// The host pool for offloaded data; `None` if nothing is offloaded.
     pub(crate) host: Option<Device>,
     pub(crate) schedule: Schedule,
-    /// When averages of weights move; `None` without averages.
+    /// Schedule of averages of weights; `None` without averages.
     pub(crate) average: Option<AverageSchedule>,
     /// How the loss scale adapts; `None` without one.
     pub(crate) scale_rule: Option<ScaleRule>,

@@ -1,4 +1,4 @@
-//! Roles of parameters in a model, by which optimizers choose their rules.
+//! Roles of parameters in a model. Optimizers choose their rules by them.
 
 use super::Parameters;
 use crate::error::Result;

@@ -26,7 +26,7 @@ pub(super) static FAMILY: Family = family!(
 pub struct Averaged<'a> {
     /// The weight.
     pub weight: &'a Tensor,
-    /// Its average over updates.
+    /// The average over updates.
     pub average: &'a Tensor,
 }
 

@@ -35,7 +35,7 @@ impl<'a> From<&'a Entry> for OptimizedParameter<'a> {
     }
 }
 
-/// The rule by which a parameter is updated.
+/// The rule that updates a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ParameterRule {
     /// A rule of single elements.

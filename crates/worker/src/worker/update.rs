@@ -15,7 +15,7 @@ use crate::update::Update;
 
 impl Worker {
     /// Sets the learning rate of the current step, and by how much averages of weights move. A replay sets
-    /// those of the replayed step.
+    /// the values of the replayed step.
     pub(super) fn set_rates(&self) -> Result<()> {
         let norm = Rc::clone(&self.update.norm);
         let schedule = self.update.schedule.clone();
