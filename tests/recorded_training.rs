@@ -118,7 +118,7 @@ fn twenty_adamw_steps(device: &Device) {
     let optimizer = Optimizer::new(device, &slots, rule).unwrap();
     let norm = GradientNorm::new(device, &slots, 1.0).unwrap();
     let schedule =
-        Schedule { peak: 1e-3, warmup_steps: 5, decay: Decay::Cosine { minimum: 1e-4, steps: 20 } };
+        Schedule { peak: 1e-3, start: 0, warmup_steps: 5, decay: Decay::Cosine { minimum: 1e-4, steps: 20 } };
     let count = BATCH * POSITIONS;
     let all_inputs = recording.integers("tokens");
     let all_targets = recording.integers("targets");

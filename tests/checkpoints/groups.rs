@@ -88,3 +88,32 @@ fn globs_without_a_parameter_are_refused_on_every_grid() {
         assert!(!run_dir.exists(), "{text}");
     }
 }
+
+/// A resumed run has a new schedule from its first step on.
+#[test]
+fn a_resumed_run_has_a_new_schedule() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = finished(directory.path());
+    let sets = [
+        "train.steps=12",
+        "optim.learning_rate=4e-3",
+        "optim.schedule=linear",
+        "optim.min_learning_rate=0",
+        "optim.warmup=2",
+        "optim.schedule_start=6",
+    ];
+    resume(&run_dir, GPT, &[&sets[..], &["checkpoint.every=100"]].concat()).unwrap();
+    let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    let rate =
+        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["learning_rate"].as_f64();
+    let rates: Vec<_> = lines.lines().map(|line| rate(line).unwrap()).collect();
+    let expected = [2e-3, 4e-3, 4e-3, 3e-3, 2e-3, 1e-3];
+    assert_eq!(rates.len(), 12);
+    assert!(
+        rates[6..].iter().zip(expected).all(|(rate, expected)| (rate - expected).abs() < 1e-8),
+        "{rates:?}"
+    );
+    let log = std::fs::read_to_string(run_dir.join("logs/rank-0.log")).unwrap();
+    let words = "from step 7 on, the learning rate is 2e-3 (optim.schedule = \"linear\"); in step 12, the last, it is";
+    assert!(log.contains(words), "{log}");
+}

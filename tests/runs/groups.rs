@@ -104,3 +104,44 @@ fn groups_have_the_bits_of_equal_settings() {
         assert!(different[..index].iter().all(|other| weights(&[other]) != weights(&[set])), "{set}");
     }
 }
+
+/// Returns `gradient_norm` and `gradient_norms` of every step, as they are written.
+fn norms(sets: &[&str]) -> Vec<(String, String)> {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    train_in(&run_dir, config(GPT, sets), DeviceChoice::Cpu).unwrap();
+    let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    let norms = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        (line["gradient_norm"].to_string(), line["gradient_norms"].to_string())
+    };
+    lines.lines().map(norms).collect()
+}
+
+/// Norms of groups have the same bits on every grid, and their squares add up to that of the whole.
+#[test]
+fn gradient_norms_of_groups_are_reported() {
+    let reference = norms(&[TABLES]);
+    let numbers: serde_json::Value = serde_json::from_str(&reference[0].1).unwrap();
+    let names: Vec<_> = numbers.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(names, ["*.bias", "default", "first", "norms and biases", "wte.*"]);
+    for (whole, groups) in &reference {
+        let groups: BTreeMap<String, f64> = serde_json::from_str(groups).unwrap();
+        let sum: f64 = groups.values().map(|norm| norm * norm).sum();
+        let whole: f64 = whole.parse().unwrap();
+        assert!((sum.sqrt() / whole - 1.0).abs() < 1e-5, "{groups:?} and {whole}");
+        assert!(groups.values().all(|norm| *norm > 0.0), "{groups:?}");
+    }
+    for grid in [
+        &["parallel.data=2"][..],
+        &["parallel.data=4", SHARDED],
+        &[PIPELINE, "parallel.data=2", ZERO_3],
+        &["optim.offload=true"],
+    ] {
+        assert_eq!(norms(&[&[TABLES], grid].concat()), reference, "{grid:?}");
+    }
+    // One group has all parameters, or there are no groups.
+    for sets in [&["optim.groups=[{match='*'}]"][..], &[]] {
+        assert!(norms(sets).iter().all(|(_, groups)| groups == "null"), "{sets:?}");
+    }
+}

@@ -9,7 +9,8 @@ use crate::sections::{Data, Optim, Train};
 /// Checks that a run's length is set by one key only, and the steps of its learning-rate schedule.
 pub(crate) fn check_schedule(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_length(raw, config)?;
-    check_warmup(raw)?;
+    check_lengths(raw)?;
+    check_start(raw, config)?;
     // The data decides the steps of epochs.
     if config.train.epochs == 0.0
         && let Some(reason) = config.overlapping_decay()
@@ -46,14 +47,39 @@ fn check_length(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Err(raw.conflict(&[Train::epochs, Train::steps], reason))
 }
 
-fn check_warmup(raw: &RawValues) -> Result<(), Error> {
-    let keys = [Optim::warmup_ratio, Optim::warmup_steps];
-    // A resolved configuration, which has its directory, has both.
-    let is_in_file = |path: &&str| raw.is_set(path) && !raw.is_override(path);
-    let both = keys.iter().all(|key| raw.is_override(key))
-        || keys.iter().all(is_in_file) && !raw.is_set(Data::base) && raw.number(Optim::warmup_ratio)? > 0.0;
-    let reason = "optim.warmup_ratio decides the steps of warm-up, and optim.warmup_steps does: write one";
-    if both { Err(raw.conflict(&keys, reason.to_owned())) } else { Ok(()) }
+/// Refuses two keys that decide the same steps, both on the command line or both in the file.
+fn check_lengths(raw: &RawValues) -> Result<(), Error> {
+    let warmup = [Optim::warmup, Optim::warmup_ratio, Optim::warmup_steps];
+    let decay = [Optim::decay, Optim::decay_steps];
+    for (keys, what) in [(&warmup[..], "warm-up"), (&decay, "decay")] {
+        let is_zero = |key: &str| Ok(key == Optim::warmup_ratio && raw.number(key)? == 0.0);
+        let written = keys.iter().copied().filter(|key| !raw.is_empty(key));
+        let on_command_line: Vec<_> = written.clone().filter(|key| raw.is_override(key)).collect();
+        let mut in_file = Vec::new();
+        // A resolved configuration, which has its directory, has all.
+        for key in written.filter(|key| !raw.is_override(key) && !raw.is_set(Data::base)) {
+            if !is_zero(key)? {
+                in_file.push(key);
+            }
+        }
+        let both = [on_command_line, in_file].into_iter().find(|keys| keys.len() > 1);
+        if let Some([first, second, ..]) = both.as_deref() {
+            let reason = format!("{first} decides the steps of {what}, and {second} does: write one");
+            return Err(raw.conflict(&[first, second], reason));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the schedule begins before the run ends.
+fn check_start(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    let start = config.optim.schedule_start;
+    let steps = config.train.steps;
+    if start < steps || config.train.epochs > 0.0 {
+        return Ok(());
+    }
+    let reason = format!("optim.schedule_start = {start} is not below train.steps = {steps}");
+    Err(raw.conflict(&[Optim::schedule_start, Train::steps], reason))
 }
 
 impl RunConfig {
@@ -61,10 +87,11 @@ impl RunConfig {
     #[must_use]
     pub fn overlapping_decay(&self) -> Option<String> {
         let Optim { schedule, warmup_steps, decay_steps, .. } = self.optim;
-        let steps = self.train.steps;
+        let steps = self.train.steps.saturating_sub(self.optim.schedule_start);
         let is_set = |key| self.origins.is_set(key);
         // A resolved configuration, which has its directory, states defaults too.
-        let is_written = (is_set(Optim::decay_steps) || is_set(Optim::warmup_steps)) && !is_set(Data::base);
+        let lengths = [Optim::decay_steps, Optim::decay, Optim::warmup_steps, Optim::warmup];
+        let is_written = lengths.into_iter().any(is_set) && !is_set(Data::base);
         let overlaps = is_written && warmup_steps.saturating_add(decay_steps) > steps;
         (schedule == ScheduleName::Wsd && overlaps).then(|| {
             format!(

@@ -59,6 +59,7 @@ mod model;
 mod optim_group;
 mod paths;
 mod run_config;
+mod schedule_length;
 mod sections;
 mod settled;
 mod table;
@@ -79,6 +80,7 @@ pub use model::ModelConfig;
 pub use optim_group::OptimGroup;
 pub use paths::normal_path;
 pub use run_config::RunConfig;
+pub use schedule_length::ScheduleLength;
 pub use sections::{
     Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Preference, Scaler,
     Telemetry, Train,

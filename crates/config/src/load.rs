@@ -110,6 +110,7 @@ impl RunConfig {
             checkpoint: Checkpoint::read(raw)?,
             origins: raw.origins(),
         };
+        let config = config.with_schedule_lengths();
         check::check(raw, &config)?;
         Ok(config)
     }

@@ -248,6 +248,28 @@ impl RunConfig {
         if self.optim.warmup_ratio > 0.0 {
             self.optim.warmup_steps = Optim::ratio_of(self.optim.warmup_ratio, steps);
         }
+        self.with_schedule_lengths()
+    }
+
+    /// Returns the number of sequence positions per step over all ranks; for models without tokens, samples.
+    #[must_use]
+    pub fn positions_per_step(&self) -> u64 {
+        (self.train.global_batch_size * self.rows_of_sample() * self.model.examples().units()) as u64
+    }
+
+    /// Returns the configuration with the steps of warm-up and decay that `optim.warmup` and `optim.decay`
+    /// imply.
+    #[must_use]
+    pub(crate) fn with_schedule_lengths(mut self) -> Self {
+        let steps = self.train.steps.saturating_sub(self.optim.schedule_start);
+        let tokens = self.positions_per_step();
+        let optim = &mut self.optim;
+        if let Some(warmup) = optim.warmup.steps(steps, tokens) {
+            optim.warmup_steps = warmup;
+        }
+        if let Some(decay) = optim.decay.steps(steps, tokens) {
+            optim.decay_steps = decay.max(1);
+        }
         self
     }
 

@@ -22,7 +22,7 @@ pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entr
         return Err(Error::BadOverride { origin });
     }
     let Some(key) = table.find(path) else { return Err(table.unknown_key(origin, path)) };
-    if text.is_empty() && !matches!(key.takes, Takes::Text) {
+    if text.is_empty() && !matches!(key.takes, Takes::Text | Takes::Described(_)) {
         return Err(Error::BadOverride { origin });
     }
     // Shells remove the quotes of strings. Therefore text that is not TOML is a string, and so is any

@@ -31,6 +31,8 @@ pub enum Takes {
     Integers(usize, u64, u64),
     /// A list of one or more numbers in an interval.
     Numbers(Interval),
+    /// An integer or a string that the key reads itself, in words.
+    Described(&'static str),
 }
 
 /// Interval of a number.
@@ -113,6 +115,7 @@ impl fmt::Display for Takes {
             Self::Integers(count, least, most) => {
                 write!(f, "a list of {count} or more integers {}", bounds(*least, *most))
             }
+            Self::Described(words) => f.write_str(words),
             Self::Numbers(interval) => write!(f, "a list, each of {}", Self::Number(*interval)),
         }
     }

@@ -9,6 +9,15 @@ use tensor::{Result, Tensor};
 
 use crate::slot::Slot;
 
+/// Norms of groups of parameters.
+#[derive(Debug)]
+struct GroupNorms {
+    /// Group of each chunk sum, u32.
+    groups: Tensor,
+    /// Norm of each group.
+    norms: Tensor,
+}
+
 /// The 2-norm over the gradients of all parameters. Sums of squares over fixed chunks of each parameter are
 /// added in (parameter, chunk) order, so the norm does not depend on which rank owns which shard.
 ///
@@ -23,6 +32,8 @@ pub struct GradientNorm {
     first_sums: Option<Vec<usize>>,
     /// Device addresses of the gradients.
     table: Table,
+    /// Norms of groups of parameters, if they are computed.
+    groups: Option<GroupNorms>,
     /// Receives the norm and the clipping factor.
     state: StepState,
     max_norm: f32,
@@ -64,12 +75,41 @@ impl GradientNorm {
         let request = Request::new(Category::OptimizerState, "gradient_norm");
         let sums = Tensor::zeros(device, [sums], DType::F32, request)?;
         let state = StepState::new(device)?;
-        Ok(GradientNorm { sums, first_sums, table, state, max_norm, skip_above: Cell::new(0.0) })
+        let skip_above = Cell::new(0.0);
+        Ok(GradientNorm { sums, first_sums, table, groups: None, state, max_norm, skip_above })
+    }
+
+    /// Also computes the norms of groups of parameters. `parameters` has the number of elements and the group of
+    /// each parameter, in the order of the chunk sums; groups are numbered from 0.
+    ///
+    /// # Errors
+    /// The parameters have another number of chunk sums.
+    pub fn with_groups(self, parameters: &[(usize, u32)]) -> Result<Self> {
+        let device = self.sums.device();
+        let request = || Request::new(Category::OptimizerState, "group_norms");
+        let chunk_groups = |(elements, group): &(usize, u32)| vec![*group; ops::norm::chunks(*elements)];
+        let chunk_groups: Vec<u32> = parameters.iter().flat_map(chunk_groups).collect();
+        let count = parameters.iter().map(|(_, group)| *group as usize + 1).max().unwrap_or(0);
+        let groups = Tensor::zeros(device, [chunk_groups.len()], DType::U32, request())?;
+        groups.set(&chunk_groups)?;
+        let norms = Tensor::zeros(device, [count], DType::F32, request())?;
+        Ok(GradientNorm { groups: Some(GroupNorms { groups, norms }), ..self })
+    }
+
+    /// Returns the norms of the groups of [`GradientNorm::with_groups`] before clipping, f32, on the device.
+    pub fn group_norms(&self) -> Option<&Tensor> {
+        self.groups.as_ref().map(|groups| &groups.norms)
+    }
+
+    fn measure_groups(&self) -> Result<()> {
+        let Some(GroupNorms { groups, norms }) = &self.groups else { return Ok(()) };
+        ops::norm::group_norms(&self.sums, groups, norms, &self.state)
     }
 
     /// Computes norm and clipping factor of `gradients`, one tensor per parameter in the order of the slots.
     pub fn measure(&self, gradients: &[Tensor]) -> Result<()> {
-        ops::norm::measure(&self.table, gradients, &self.sums, self.bounds(), &self.state)
+        ops::norm::measure(&self.table, gradients, &self.sums, self.bounds(), &self.state)?;
+        self.measure_groups()
     }
 
     /// Computes the chunk sums of `gradients`, one tensor per shard. Returns all sums; those of other ranks'
@@ -82,7 +122,8 @@ impl GradientNorm {
 
     /// Computes norm and clipping factor from the chunk sums of all parameters.
     pub fn finish(&self) -> Result<()> {
-        ops::norm::finish(&self.sums, self.bounds(), &self.state)
+        ops::norm::finish(&self.sums, self.bounds(), &self.state)?;
+        self.measure_groups()
     }
 
     /// Sets the norm above which updates are skipped, from the next measurement on.

@@ -7,6 +7,8 @@ use std::f64::consts::PI;
 pub struct Schedule {
     /// The highest rate, reached at the end of the warm-up.
     pub peak: f64,
+    /// First step of the schedule, from which other steps are counted; earlier steps have its rate.
+    pub start: u64,
     /// Number of warm-up steps.
     pub warmup_steps: u64,
     /// Decay after the warm-up.
@@ -55,6 +57,7 @@ impl Schedule {
     /// Returns the rate of step `step`, counted from 0. With w warm-up steps, the first has rate peak / w,
     /// and the first step after them the peak.
     pub fn rate(&self, step: u64) -> f32 {
+        let step = step.saturating_sub(self.start);
         if step < self.warmup_steps {
             return (self.peak * (step + 1) as f64 / self.warmup_steps as f64) as f32;
         }
@@ -91,8 +94,12 @@ mod tests {
 
     #[test]
     fn rate_rises_then_falls_towards_the_minimum() {
-        let schedule =
-            Schedule { peak: 1e-3, warmup_steps: 5, decay: Decay::Cosine { minimum: 1e-4, steps: 20 } };
+        let schedule = Schedule {
+            peak: 1e-3,
+            start: 0,
+            warmup_steps: 5,
+            decay: Decay::Cosine { minimum: 1e-4, steps: 20 },
+        };
         let close =
             |step: u64, expected: f64| assert!((f64::from(schedule.rate(step)) - expected).abs() < 1e-9);
         close(0, 2e-4);
@@ -105,8 +112,12 @@ mod tests {
 
     #[test]
     fn equal_peak_and_minimum_give_a_constant_rate() {
-        let schedule =
-            Schedule { peak: 0.5, warmup_steps: 0, decay: Decay::Cosine { minimum: 0.5, steps: 1 } };
+        let schedule = Schedule {
+            peak: 0.5,
+            start: 0,
+            warmup_steps: 0,
+            decay: Decay::Cosine { minimum: 0.5, steps: 1 },
+        };
         assert_eq!([schedule.rate(0), schedule.rate(7)], [0.5, 0.5]);
     }
 
@@ -122,14 +133,26 @@ mod tests {
             (Decay::Constant, [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
         ];
         for (decay, rates) in table {
-            let schedule = Schedule { peak: 1.0, warmup_steps: 2, decay };
+            let schedule = Schedule { peak: 1.0, start: 0, warmup_steps: 2, decay };
             for (step, rate) in (0..).zip(rates) {
                 assert!((f64::from(schedule.rate(step)) - rate).abs() < 1e-7, "{schedule:?} {step}");
             }
             assert!(schedule.rate(u64::MAX) >= 0.0);
         }
-        let short = Schedule { peak: 1.0, warmup_steps: 20, decay: line(0, 0.0) };
+        let short = Schedule { peak: 1.0, start: 0, warmup_steps: 20, decay: line(0, 0.0) };
         assert_eq!([short.rate(7), short.rate(20), short.rate(21)], [0.4, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_later_start_moves_the_schedule() {
+        let decay = || Decay::Linear { start: 0, end: 6, minimum: 0.0 };
+        let early = Schedule { peak: 1.0, start: 0, warmup_steps: 2, decay: decay() };
+        let late = Schedule { start: 4, ..early.clone() };
+        let rates = |schedule: &Schedule, first: u64| {
+            (first..first + 8).map(|step| schedule.rate(step)).collect::<Vec<_>>()
+        };
+        assert_eq!(rates(&late, 4), rates(&early, 0));
+        assert_eq!(late.rate(0), early.rate(0));
     }
 
     /// Rates of `torch.optim.lr_scheduler.MultiStepLR` and `StepLR`.
@@ -142,7 +165,7 @@ mod tests {
             (every, [0.05, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.025]),
         ];
         for (decay, rates) in table {
-            let schedule = Schedule { peak: 0.1, warmup_steps: 2, decay };
+            let schedule = Schedule { peak: 0.1, start: 0, warmup_steps: 2, decay };
             for (step, rate) in (0..).zip(rates) {
                 assert!((f64::from(schedule.rate(step)) - rate).abs() < 1e-8, "{schedule:?} {step}");
             }

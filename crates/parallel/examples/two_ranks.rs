@@ -107,8 +107,12 @@ fn train(communicator: Communicator) -> Result<Trained> {
     let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let optimizer = Optimizer::new(&device, &slots, rule)?;
     let norm = GradientNorm::new(&device, &slots, 1.0)?;
-    let schedule =
-        Schedule { peak: 1e-2, warmup_steps: 5, decay: Decay::Cosine { minimum: 1e-3, steps: STEPS } };
+    let schedule = Schedule {
+        peak: 1e-2,
+        start: 0,
+        warmup_steps: 5,
+        decay: Decay::Cosine { minimum: 1e-3, steps: STEPS },
+    };
 
     let groups = GridGroups::new(communicator, RankGrid::new(&[(Axis::Data, ranks)], rank)?)?;
     let group = groups.divided(Axis::Data)?;

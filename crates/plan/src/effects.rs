@@ -149,9 +149,9 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
         let why = if on_host { "on the CPU, which all ranks share" } else { "with one rank" };
         format!("parallel.ranks_per_device has no effect {why}")
     });
-    say(optim.warmup_steps >= train.steps && optim.warmup_steps > 0, &|| {
+    let steps = train.steps.saturating_sub(optim.schedule_start);
+    say(optim.warmup_steps >= steps && optim.warmup_steps > 0, &|| {
         let warm_up = optim.warmup_steps;
-        let steps = train.steps;
         let falls = matches!(optim.schedule, ScheduleName::Cosine | ScheduleName::Linear | ScheduleName::Wsd);
         let minimum = if falls { ", and optim.min_learning_rate has no effect" } else { "" };
         format!(

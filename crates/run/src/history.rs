@@ -15,6 +15,8 @@ pub(crate) struct StepReport {
     /// Index of the step, from 0.
     pub(crate) step: u64,
     pub(crate) scalars: StepScalars,
+    /// Gradient norms of groups of parameters, by name.
+    pub(crate) group_norms: Vec<(String, f32)>,
     pub(crate) learning_rate: f32,
     /// Time since the previous step ended. `None` for the first step, which warms up, and on a GPU for a step
     /// after a validation or checkpoint, which starts on an idle device.

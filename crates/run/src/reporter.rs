@@ -16,7 +16,7 @@ use telemetry::progress::StepFigures;
 use telemetry::prometheus::Endpoint;
 use telemetry::run_files::Summary;
 use telemetry::tensorboard::TensorBoardWriter;
-use telemetry::{EXPERT_LOADS, ExpertLoads, PREDICTED_SECONDS, Progress};
+use telemetry::{EXPERT_LOADS, ExpertLoads, GROUP_NORMS, PREDICTED_SECONDS, Progress};
 use worker::{PreferenceFigures, Setup, StepMemory, StepScalars, Validation, Worker, build};
 
 use crate::accuracy::{percentages, rewards};
@@ -296,6 +296,10 @@ impl Observer for Reporter {
         more.extend(loss_scale.map(|scale| ("loss_scale".to_owned(), scale.into())));
         more.extend(report.skipped_steps.map(|steps| ("skipped_steps".to_owned(), steps.into())));
         more.extend(report.spike.iter().map(|spike| ("spike".to_owned(), spike.action.clone().into())));
+        if !report.group_norms.is_empty() {
+            let norms = report.group_norms.iter().map(|(name, norm)| (name.clone(), (*norm).into()));
+            more.insert(GROUP_NORMS.to_owned(), serde_json::Value::Object(norms.collect()));
+        }
         more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
         if let Some(validation) = report.validation {
             more.extend(validated(worker, step, validation)?);

@@ -12,10 +12,10 @@ use crate::resumed_states;
 use crate::run_directory::{METRICS, RunLock};
 use crate::weights;
 use checkpoint::{Checkpoint, CheckpointError, ResumePoint, Share};
-use config::{Change, LoraBase, LoraSection, RunConfig, Train};
+use config::{Change, LoraBase, LoraSection, Optim, RunConfig, Train};
 use device::Description;
 use telemetry::{hashes, metrics};
-use worker::{Averaged, Setup, Start};
+use worker::{Averaged, Setup, Start, build};
 
 /// The checkpoint found by `--resume` in the run directory, which is not modified yet.
 #[derive(Debug)]
@@ -268,6 +268,37 @@ pub(crate) fn warnings(setup: &Setup, point: &ResumePoint) -> Vec<String> {
     damaged_newer.chain(software).chain(other_times(setup, &point.checkpoint)).collect()
 }
 
+/// Keys that decide the learning rates of a run.
+const RATE_KEYS: [&str; 13] = [
+    Train::steps,
+    Optim::learning_rate,
+    Optim::schedule,
+    Optim::schedule_start,
+    Optim::milestones,
+    Optim::step_size,
+    Optim::gamma,
+    Optim::decay,
+    Optim::decay_steps,
+    Optim::min_learning_rate,
+    Optim::warmup,
+    Optim::warmup_ratio,
+    Optim::warmup_steps,
+];
+
+/// Describes the learning rates of a run of `config` from step `first` on, counted from 0.
+fn rates_in_words(config: &RunConfig, first: u64) -> String {
+    let schedule = build::schedule(config);
+    let last = config.train.steps.max(first + 1) - 1;
+    format!(
+        "from step {} on, the learning rate is {:e} (optim.schedule = \"{}\"); in step {}, the last, it is {:e}",
+        first + 1,
+        schedule.rate(first),
+        config.optim.schedule.name(),
+        last + 1,
+        schedule.rate(last)
+    )
+}
+
 /// Logs the start of the run and the settings that changed since the checkpoint.
 pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
     match &setup.start {
@@ -275,13 +306,17 @@ pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
             let step = point.checkpoint.step();
             let path = point.checkpoint.path().display();
             tracing::info!("resuming after step {step}, from {path}");
-            for change in changes(setup) {
+            let changes = changes(setup);
+            for change in &changes {
                 tracing::info!("from step {} on, {}: {}", step + 1, change.key, change.values());
             }
             if setup.config.train.ema > 0.0 && !Averaged::is_in(&point.checkpoint) {
                 tracing::info!(
                     "the average of the weights begins as a copy of them: the checkpoint has none"
                 );
+            }
+            if changes.iter().any(|change| RATE_KEYS.contains(&change.key.as_str())) {
+                tracing::info!("{}", rates_in_words(&setup.config, step));
             }
             warnings(setup, point).iter().for_each(|text| tracing::warn!("{text}"));
         }

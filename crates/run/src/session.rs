@@ -343,6 +343,7 @@ impl Unread {
     fn read(self, worker: &Worker, history: &mut History, observer: &mut dyn Observer) -> Result<()> {
         let Unread { step, duration, validation, memory, records } = self;
         let scalars = worker.scalars(step)?;
+        let group_norms = worker.group_norms(step)?;
         let learning_rate = worker.learning_rate(step);
         let skipped_steps = history.skipped_with(&scalars);
         let samples = planned::samples_of(step, &worker.setup().left_out);
@@ -351,6 +352,7 @@ impl Unread {
             spike,
             step,
             scalars,
+            group_norms,
             learning_rate,
             duration,
             validation,

@@ -17,6 +17,9 @@ pub use crate::lines_of_steps::check;
 use crate::rank_step::RankStep;
 use crate::run_files::to_json;
 
+/// Key of the gradient norms of groups of parameters in `metrics.jsonl`, an object by name.
+pub const GROUP_NORMS: &str = "gradient_norms";
+
 /// A request to the writer thread.
 enum Request {
     Line(Vec<u8>),

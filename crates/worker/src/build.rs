@@ -155,8 +155,9 @@ pub fn average_schedule(config: &RunConfig) -> Option<AverageSchedule> {
 /// Returns the learning-rate schedule.
 pub fn schedule(config: &RunConfig) -> Schedule {
     let optim = &config.optim;
-    let steps = config.train.steps;
-    let line = |start: u64| Decay::Linear { start, end: steps, minimum: optim.min_learning_rate };
+    let start = optim.schedule_start;
+    let steps = config.train.steps.saturating_sub(start);
+    let line = |first: u64| Decay::Linear { start: first, end: steps, minimum: optim.min_learning_rate };
     let decay = match optim.schedule {
         ScheduleName::Cosine => Decay::Cosine { minimum: optim.min_learning_rate, steps },
         ScheduleName::Linear => line(0),
@@ -168,7 +169,7 @@ pub fn schedule(config: &RunConfig) -> Schedule {
         }
         ScheduleName::Step => Decay::Every { step_size: optim.step_size, gamma: optim.gamma },
     };
-    Schedule { peak: optim.learning_rate, warmup_steps: optim.warmup_steps, decay }
+    Schedule { peak: optim.learning_rate, start, warmup_steps: optim.warmup_steps, decay }
 }
 
 /// Returns the mean number of tokens per step over all ranks, without padding; for models without tokens,
@@ -179,5 +180,5 @@ pub fn tokens_per_step(config: &RunConfig, dataset: &Dataset) -> u64 {
 
 /// Returns the number of sequence positions per step over all ranks; for models without tokens, samples.
 pub fn positions_per_step(config: &RunConfig) -> u64 {
-    (config.train.global_batch_size * config.rows_of_sample() * config.model.examples().units()) as u64
+    config.positions_per_step()
 }

@@ -41,17 +41,18 @@ impl StepScalars {
 
 /// The results of the last two steps, indexed by the parity of the step.
 pub(crate) struct StepResults {
-    /// Loss, gradient norm and loss scale.
+    /// Loss, gradient norm, loss scale, and the norms of groups.
     pub(crate) scalars: [Tensor; 2],
     /// Copies of `scalars` to the host in progress.
     pub(crate) reading: [Option<HostCopy<f32>>; 2],
 }
 
 impl StepResults {
-    /// Allocates the results.
-    pub(crate) fn new(device: &Device, config: &RunConfig) -> Result<Self> {
+    /// Allocates the results of a run that reports the gradient norms of `groups` groups.
+    pub(crate) fn new(device: &Device, config: &RunConfig, groups: usize) -> Result<Self> {
         // The values of the loss, the norm, and with a loss scale also that.
-        let count = build::loss_values(config) + 1 + usize::from(build::scale_rule(config).is_some());
+        let has_scale = build::scale_rule(config).is_some();
+        let count = build::loss_values(config) + 1 + usize::from(has_scale) + groups;
         let request = || Request::new(Category::Other, "step_scalars");
         let zeros = || Tensor::zeros(device, [count], DType::F32, request());
         Ok(StepResults { scalars: [zeros()?, zeros()?], reading: [None, None] })

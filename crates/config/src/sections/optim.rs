@@ -9,6 +9,7 @@ use super::train::Train;
 use crate::choices::{DataKind, MuonScale, OptimKind, ScheduleName, StateType};
 use crate::fine_tuning;
 use crate::optim_group::{self, OptimGroup};
+use crate::schedule_length::ScheduleLength;
 
 section! {
     /// `[optim]`: the optimizer and its learning rate.
@@ -51,6 +52,17 @@ section! {
         /// The factor that multiplies the learning rate.
         gamma: f64 =
             Row::number(Interval::Inside).default("0.1").only(Optim::schedule, &["step"]).may_change();
+        /// The end of the run in which the learning rate decreases: steps, a part of the run or tokens, as in
+        /// `warmup`. It sets `decay_steps`; a file may set only one of the two.
+        decay: ScheduleLength =
+            Row::new(ScheduleLength::TAKES, ScheduleLength::read, ScheduleLength::value)
+                .default("\"\"")
+                .only(Optim::schedule, &["wsd"])
+                .may_change()
+                .finish(|written, raw| {
+                    let is_decided = decides(raw, &[Optim::decay, Optim::decay_steps]) == Some(Optim::decay);
+                    Ok(if is_decided { written } else { ScheduleLength::Unset })
+                });
         /// Steps at the end in which the learning rate decreases. A run resumed from an earlier step with
         /// more `train.steps` continues at the full rate.
         decay_steps: u64 = Row::integer(1, MOST)
@@ -66,6 +78,22 @@ section! {
             })
             .only(Optim::schedule, &["cosine", "linear", "wsd"])
             .may_change();
+        /// The first step of the schedule, counted from 0: warm-up, decay and milestones are counted from it, and
+        /// parts of the run are of the steps from it on. A run that is resumed after step N with a new schedule
+        /// sets N.
+        schedule_start: u64 = Row::integer(0, MOST).default("0").may_change();
+        /// The start of the run in which the learning rate rises linearly: a number of steps, a part of the run
+        /// such as "2%", or tokens such as "100M tokens", rounded up to steps. Tokens are positions of the
+        /// sequences, with padding; samples for models without tokens. It sets `warmup_steps`; a file may set
+        /// only one of `warmup`, `warmup_ratio` and `warmup_steps`.
+        warmup: ScheduleLength =
+            Row::new(ScheduleLength::TAKES, ScheduleLength::read, ScheduleLength::value)
+                .default("\"\"")
+                .may_change()
+                .finish(|written, raw| {
+                    let is_decided = decides(raw, &WARMUP) == Some(Optim::warmup);
+                    Ok(if is_decided { written } else { ScheduleLength::Unset })
+                });
         /// Steps at the start in which the learning rate rises linearly.
         warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change().finish(|written, raw| {
             let ratio = default_warmup_ratio(raw)?;
@@ -163,11 +191,22 @@ fn default_min_learning_rate(raw: &RawValues) -> Result<f64, Error> {
     fine_tuning::number(raw, Optim::min_learning_rate, 0.0, tenth)
 }
 
-/// Returns the default fraction of steps in warm-up; 0 if `optim.warmup_steps` is set instead.
+/// Keys of which one decides the steps of warm-up, in the order in which a resolved configuration has them.
+const WARMUP: [&str; 3] = [Optim::warmup, Optim::warmup_ratio, Optim::warmup_steps];
+
+/// Returns the first of `keys` that is written on the command line, or else in the file; `None` if none is. An
+/// empty string is not written.
+fn decides(raw: &RawValues, keys: &[&'static str]) -> Option<&'static str> {
+    let mut written = keys.iter().copied().filter(|key| !raw.is_empty(key));
+    written.clone().find(|key| raw.is_override(key)).or_else(|| written.next())
+}
+
+/// Returns the default fraction of steps in warm-up; 0 if another key decides them.
 fn default_warmup_ratio(raw: &RawValues) -> Result<f64, Error> {
-    let has_steps = raw.is_override(Optim::warmup_steps) && !raw.is_override(Optim::warmup_ratio);
-    let is_number = has_steps || raw.is_set(Optim::warmup_steps) && !raw.is_set(Optim::warmup_ratio);
-    if is_number { Ok(0.0) } else { fine_tuning::number(raw, Optim::warmup_ratio, 0.03, 0.0) }
+    match decides(raw, &WARMUP) {
+        None | Some(Optim::warmup_ratio) => fine_tuning::number(raw, Optim::warmup_ratio, 0.03, 0.0),
+        Some(_) => Ok(0.0),
+    }
 }
 
 /// Sets the decay rates of groups whose rule is not `optim.kind`, which do not inherit them.

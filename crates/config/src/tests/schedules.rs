@@ -106,3 +106,66 @@ fn epochs_decide_the_steps_unless_the_command_line_does() {
     assert_eq!(resolved.with(&["train.steps=9".to_owned()]).unwrap().with_epoch_of(1000).train.steps, 9);
     assert_eq!(parse(&text, &["train.steps=9"]).unwrap().with_epoch_of(1000).train.steps, 9);
 }
+
+/// Warm-up and decay in steps, tokens or parts of the run, and which of several keys decides.
+#[test]
+fn lengths_of_schedules_have_units() {
+    // A step has 32 sequences of 128 tokens.
+    let table: [(&str, &[&str], u64); 9] = [
+        ("warmup = 12", &[], 12),
+        ("warmup = \"2.5%\"", &[], 8),
+        ("warmup = \"100k tokens\"", &[], 25),
+        ("warmup = \"100k tokens\"", &["train.global_batch_size=64"], 13),
+        ("warmup = \"2.5%\"", &["optim.warmup_steps=3"], 3),
+        ("warmup = \"2.5%\"", &["optim.warmup_ratio=0.1"], 30),
+        ("warmup_ratio = 0.5", &["optim.warmup=2%"], 6),
+        ("warmup_steps = 7", &["optim.warmup=4096 tokens"], 1),
+        ("warmup = \"2.5%\"\nwarmup_ratio = 0", &["optim.schedule_start=100"], 5),
+    ];
+    for (optim, sets, steps) in table {
+        let text = format!("{LEAST}[train]\nsteps = 300\n[optim]\n{optim}\n");
+        let config = parse(&text, sets).unwrap();
+        assert_eq!(config.optim.warmup_steps, steps, "{optim} {sets:?}");
+        let resolved = parse(&config.to_toml(), &[]).unwrap();
+        assert_eq!(resolved, config, "{optim} {sets:?}");
+        let again = parse(&config.to_toml(), &["optim.warmup_steps=9"]).unwrap();
+        assert_eq!((again.optim.warmup_steps, again.optim.warmup.is_unset()), (9, true), "{optim} {sets:?}");
+    }
+    let wsd = ["optim.schedule=wsd", "train.steps=300", "optim.decay=20%"];
+    let config = parse(LEAST, &wsd).unwrap();
+    assert_eq!(config.optim.decay_steps, 60);
+    assert_eq!(parse(&config.to_toml(), &["optim.decay_steps=7"]).unwrap().optim.decay_steps, 7);
+    let of_epochs = parse(LEAST, &["train.epochs=1", "optim.warmup=10%"]).unwrap().with_epoch_of(32 * 70);
+    assert_eq!((of_epochs.train.steps, of_epochs.optim.warmup_steps), (70, 7));
+}
+
+#[test]
+fn lengths_that_contradict_each_other_are_refused() {
+    let words =
+        "is not a number of steps, a part of the run such as \"2%\", or tokens such as \"100M tokens\"";
+    let table: [(&[&str], &str); 8] = [
+        (&["optim.warmup=3 epochs"], words),
+        (&["optim.warmup=101%"], words),
+        (&["optim.warmup=-1"], words),
+        (&["optim.warmup=0.5"], "optim.warmup needs a number of steps"),
+        (
+            &["optim.warmup=2%", "optim.warmup_steps=3"],
+            "optim.warmup decides the steps of warm-up, and optim.warmup_steps does: write one",
+        ),
+        (
+            &["optim.schedule=wsd", "optim.decay=2%", "optim.decay_steps=3"],
+            "optim.decay decides the steps of decay, and optim.decay_steps does: write one",
+        ),
+        (&["optim.decay=2%"], "optim.decay"),
+        (
+            &["optim.schedule_start=50", "train.steps=50"],
+            "optim.schedule_start = 50 is not below train.steps = 50",
+        ),
+    ];
+    for (sets, expected) in table {
+        let text = refusal(LEAST, sets);
+        assert!(text.contains(expected), "{text}");
+    }
+    let both = format!("{LEAST}[optim]\nwarmup = \"2%\"\nwarmup_ratio = 0.1\n");
+    assert!(refusal(&both, &[]).contains("optim.warmup decides the steps of warm-up"));
+}

@@ -5,7 +5,7 @@
 //! sums as the whole tensor, so the norm does not depend on how tensors are distributed over ranks.
 
 use device::parallel::{for_pieces, simd};
-use device::{Backend, Family, Function, dispatch};
+use device::{Backend, DType, Family, Function, dispatch};
 
 use super::kernels::family;
 use super::math::sum2_f64;
@@ -118,6 +118,46 @@ fn finish_on_host(sums: &Tensor, bounds: NormBounds, state: &StepState) -> Resul
         state.set_skip(norm as f32 > bounds.skip)?;
     }
     state.set_norm(norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 })
+}
+
+/// Computes norms\[g\] = √(Σ of the `sums` whose element of `groups` is g) times the gradient scale of `state`.
+/// The sums of a group are added in f64, in an order that depends only on the number of all sums and on
+/// `groups`. `sums` are f32, `groups` as many u32, and `norms` f32 with an element for each group.
+///
+/// # Errors
+/// Types or numbers of elements that do not agree.
+pub fn group_norms(sums: &Tensor, groups: &Tensor, norms: &Tensor, state: &StepState) -> Result<()> {
+    const OPERATOR: &str = "norm.group_norms";
+    check::f32s(OPERATOR, &[("sums", sums), ("norms", norms)])?;
+    check::dtype(OPERATOR, "groups", groups, DType::U32)?;
+    check::elements(OPERATOR, "groups", groups, sums.elements())?;
+    match sums.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => group_norms_on_host(sums, groups, norms, state),
+        Backend::Cuda => {
+            let count = gpu::word(OPERATOR, sums.elements())?;
+            let blocks = gpu::word(OPERATOR, norms.elements())?;
+            let kernel = Function::new(&FAMILY, "group_norms");
+            let launch = sums.device().kernel(kernel).read(sums).read(groups).read(state.region());
+            let launch = launch.write(norms).u32(count);
+            let cost = (sums.bytes() + groups.bytes()) as u64;
+            Ok(launch
+                .cost(cost, u64::from(count) * u64::from(blocks))
+                .launch([blocks, 1, 1], gpu::THREADS)?)
+        }
+    }
+}
+
+fn group_norms_on_host(sums: &Tensor, groups: &Tensor, norms: &Tensor, state: &StepState) -> Result<()> {
+    let scale = f64::from(state.read()?.gradient_scale());
+    let mut totals = vec![0.0; norms.elements()];
+    for (sum, group) in sums.values()?.iter().zip(groups.read::<u32>()?.iter()) {
+        if let Some(total) = totals.get_mut(*group as usize) {
+            *total += f64::from(*sum);
+        }
+    }
+    let norm = |total: &f64| (total.sqrt() * scale) as f32;
+    norms.set(&totals.iter().map(norm).collect::<Vec<_>>())
 }
 
 /// Computes [`chunk_sums`] of all `gradients`, of one type, consecutively into `sums`, then [`finish`]; on a

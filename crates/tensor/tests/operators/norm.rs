@@ -85,6 +85,40 @@ fn measuring_all_tensors_in_one_call_gives_the_same_bits_as_one_by_one() {
 }
 
 #[test]
+fn each_group_has_the_norm_of_its_tensors() {
+    for case in devices() {
+        let sums = unwritten(&case, total());
+        let groups = [2, 0, 2, 3, 0, 2];
+        let (mut chunk_groups, mut squares) = (Vec::new(), [0.0; 4]);
+        for (length, group) in LENGTHS.into_iter().zip(groups) {
+            let (x, wide) = case.operand(&length.to_string(), [length]);
+            squares[group] += wide.iter().map(|v| v * v).sum::<f64>();
+            let first = chunk_groups.len();
+            chunk_groups.resize(first + norm::chunks(length), group as u32);
+            norm::chunk_sums(&x, &sums.view(first, [norm::chunks(length)]).unwrap()).unwrap();
+        }
+        let chunk_groups = tensor(&case.device, &chunk_groups, [total()]);
+        let norms = unwritten(&case, 4);
+        let state = unmeasured(&case);
+        state.set_gradient_scale(0.5).unwrap();
+        norm::group_norms(&sums, &chunk_groups, &norms, &state).unwrap();
+        let first = bits(&norms);
+        for (norm, squares) in read(&norms).iter().zip(squares) {
+            let expected = 0.5 * squares.sqrt();
+            assert!((norm - expected).abs() <= 1e-6 * expected, "{norm} and {expected}");
+        }
+        for _ in 0..repeats(20) {
+            norm::group_norms(&sums, &chunk_groups, &norms, &state).unwrap();
+            assert_eq!(bits(&norms), first, "{}", case.name());
+        }
+        let error = norm::group_norms(&sums, &sums, &norms, &state).unwrap_err().to_string();
+        assert!(error.starts_with("norm.group_norms: groups is f32"), "{error}");
+        let fewer = norm::group_norms(&norms, &chunk_groups, &norms, &state).unwrap_err().to_string();
+        assert!(fewer.starts_with("norm.group_norms: groups"), "{fewer}");
+    }
+}
+
+#[test]
 fn a_part_that_begins_on_a_chunk_has_the_same_sums_as_the_whole() {
     for case in devices() {
         // One address that is no multiple of a vector, and one that is.

@@ -19,6 +19,7 @@ use crate::build;
 use crate::error::Result;
 use crate::observers::hooks::ModelHook;
 use crate::setup::blueprint::Blueprint;
+use crate::stages::parameter_optim::ReportedGroups;
 use config::{Overlap, RunConfig};
 
 /// Fraction of backward after which `parallel.overlap = "late"` starts to sum gradients.
@@ -93,6 +94,8 @@ pub struct ModelNorm {
     pub norm: GradientNorm,
     /// The gradients whose squares this rank sums; `None` if every rank has all gradients.
     pub parts: Option<Vec<Tensor>>,
+    /// Names of the groups of parameters whose norms are computed too; empty if none are.
+    pub groups: Vec<String>,
     /// Whether this rank contributes to the sum. Among ranks with equal gradients, only the first does.
     pub counts: bool,
 }
@@ -139,9 +142,21 @@ impl ModelNorm {
         let all_whole = blueprint.parameters.iter().all(|entry| entry.sharding.parts() == 1);
         if !divided && all_whole && grid.size(Axis::Pipeline) == 1 {
             let norm = GradientNorm::new(device, &slots, max_norm)?;
-            return Ok(ModelNorm { norm, parts: None, counts });
+            return Self::with_groups(config, blueprint, (norm, None, counts));
         }
         let norm = GradientNorm::of_parts(device, &blueprint.gradient_sizes(), &positions, max_norm)?;
-        Ok(ModelNorm { norm, parts: Some(gradients), counts })
+        Self::with_groups(config, blueprint, (norm, Some(gradients), counts))
+    }
+
+    /// Returns the norm that also computes the norms of the reported groups, if there are any.
+    fn with_groups(
+        config: &RunConfig,
+        blueprint: &Blueprint,
+        (norm, parts, counts): (GradientNorm, Option<Vec<Tensor>>, bool),
+    ) -> Result<Self> {
+        let Some(ReportedGroups { names, parameters }) = ReportedGroups::new(config, blueprint) else {
+            return Ok(ModelNorm { norm, parts, groups: Vec::new(), counts });
+        };
+        Ok(ModelNorm { norm: norm.with_groups(&parameters)?, parts, groups: names, counts })
     }
 }

@@ -1,5 +1,7 @@
 //! The settings with which each parameter is updated, and the groups of parameters that share them.
 
+use std::collections::BTreeSet;
+
 use config::{Optim, OptimGroup, OptimKind, RunConfig};
 use device::DType;
 use nn::{Lora, Parameter, ParameterRole};
@@ -157,6 +159,40 @@ impl DefaultGroup {
 pub fn group_names(config: &RunConfig) -> Vec<String> {
     let own = config.optim.groups.iter().map(|group| group.name().to_owned());
     own.chain(DefaultGroup::NAMES.map(str::to_owned)).collect()
+}
+
+/// The groups whose gradient norms a run reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReportedGroups {
+    /// Names of the groups, in the order of their indices.
+    pub names: Vec<String>,
+    /// Number of elements, and index in `names` of the group, of each entry of
+    /// [`Blueprint::gradient_sizes`](crate::setup::blueprint::Blueprint::gradient_sizes).
+    pub parameters: Vec<(usize, u32)>,
+}
+
+impl ReportedGroups {
+    /// Returns the groups of a run of `config`; `None` without `optim.groups`, or if one group has all trained
+    /// parameters.
+    pub fn new(config: &RunConfig, blueprint: &Blueprint) -> Option<Self> {
+        if config.optim.groups.is_empty() {
+            return None;
+        }
+        let firsts = || blueprint.wholes().iter().map(|parts| &blueprint.parameters[parts[0]]);
+        let group = |entry: &Entry| ParameterOptim::new(config, entry).group;
+        let used: BTreeSet<_> = firsts().filter(|entry| entry.trained).map(group).collect();
+        if used.len() < 2 {
+            return None;
+        }
+        let parts = firsts().flat_map(|entry| {
+            // A frozen parameter has no chunk sums, so its group has no effect.
+            let index = used.iter().position(|used| *used == group(entry)).unwrap_or(0);
+            vec![index as u32; entry.sharding.parts()]
+        });
+        let parameters = blueprint.gradient_sizes().into_iter().zip(parts).collect();
+        let all = group_names(config);
+        Some(ReportedGroups { names: used.iter().map(|index| all[*index].clone()).collect(), parameters })
+    }
 }
 
 /// Returns the update rule of the parameters of `group`.

@@ -105,7 +105,7 @@ impl Worker {
         engine.offload = activations.map(|host| Offload::new(&device, host));
         let stages = Stages::build(&mut engine, host.as_ref())?;
         let update = Update::new(&engine, &stages.parts, host)?;
-        let results = StepResults::new(&device, config)?;
+        let results = StepResults::new(&device, config, update.norm.groups.len())?;
         let data = engine.prefetcher();
         engine.allocate_pixels()?;
         let mut worker = Worker {

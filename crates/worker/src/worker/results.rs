@@ -28,6 +28,9 @@ impl Worker {
             // After the update, whose factor is the old scale's.
             optim::adapt_loss_scale(rule, state)?;
         }
+        if let Some(norms) = self.update.norm.norm.group_norms() {
+            scalars.view(self.first_group_norm(), norms.shape())?.copy_from(norms)?;
+        }
         if self.engine.grid.size(Axis::Pipeline) > 1 {
             self.records.phases.enter(Phase::Pipeline)?;
             share_from_last(&self.engine.groups, &loss)?;
@@ -36,6 +39,24 @@ impl Worker {
         self.results.reading[(step % 2) as usize] =
             Some(self.engine.device.begin_copy_to_host(scalars.region())?);
         Ok(())
+    }
+
+    /// Returns the index of the first group's norm among the results of a step.
+    fn first_group_norm(&self) -> usize {
+        let values = build::loss_values(&self.engine.setup.config);
+        values + 1 + usize::from(self.update.scale_rule.is_some())
+    }
+
+    /// Returns the gradient norms of groups of parameters in step `step`, by name, with the conditions of
+    /// [`Worker::scalars`]; empty if the run reports none.
+    pub fn group_norms(&self, step: u64) -> Result<Vec<(String, f32)>> {
+        let names = &self.update.norm.groups;
+        let values = match &self.results.reading[(step % 2) as usize] {
+            Some(coming) if !names.is_empty() => coming.wait()?,
+            _ => Vec::new(),
+        };
+        let norms = values.into_iter().skip(self.first_group_norm());
+        Ok(names.iter().cloned().zip(norms).collect())
     }
 
     /// Returns loss, norm and loss scale of step `step`, which must be one of the last two. Waits only for

@@ -36,7 +36,7 @@ impl Worker {
 
     /// Computes the norm of the whole model's gradient, by which the update scales gradients.
     pub(super) fn clip_gradients(&mut self) -> Result<()> {
-        let ModelNorm { norm, parts, counts } = &*self.update.norm;
+        let ModelNorm { norm, parts, counts, .. } = &*self.update.norm;
         let Some(parts) = parts else { return Ok(norm.measure(&self.stages.gradients)?) };
         let sums = norm.measure_parts(parts)?;
         if !counts {
