@@ -70,16 +70,18 @@ KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, StepSta
     join(sums, count, max_norm, skip_above, state);
 }
 
-// Writes the norm of the sums of each group: sqrt of their sum, added in f64, times the gradient scale. Launch:
-// a block for each group; thread t adds the sums t, t + THREADS, and so on whose group it is. Floor: groups
-// times the sums through L2.
+// Writes the norm of the sums of each group: sqrt of their sum, added in f64, times the gradient scale.
+// Launch: a block for each group; thread t adds the sums t, t + THREADS, and so on whose group it is. Floor:
+// groups times the sums through L2.
 KERNEL __launch_bounds__(THREADS)
     group_norms(const float *__restrict__ sums, const u32 *__restrict__ groups,
                 const StepState *__restrict__ state, float *__restrict__ norms, u32 count) {
     __shared__ double partial[THREADS];
     double total = 0.0;
 #pragma unroll 8
-    for (u32 i = threadIdx.x; i < count; i += THREADS) total += groups[i] == blockIdx.x ? double(sums[i]) : 0.0;
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        total += groups[i] == blockIdx.x ? double(sums[i]) : 0.0;
+    }
     partial[threadIdx.x] = total;
     for (u32 half = THREADS / 2; half > 0; half /= 2) {
         __syncthreads();

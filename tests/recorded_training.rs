@@ -24,6 +24,8 @@ const SIZES: GptSizes = GptSizes {
     vocabulary: 96,
     logit_soft_cap: 0.0,
     loss_pieces: 1,
+    base_width: 0,
+    base_head_width: 0,
 };
 const BATCH: usize = 3;
 const POSITIONS: usize = 16;

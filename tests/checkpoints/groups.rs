@@ -56,9 +56,6 @@ fn a_parameters_kind_cannot_change() {
         assert!(text.contains(expected) && text.contains("step-000006"), "{text}");
         assert!(contents(&run_dir) == before, "{text}");
     }
-    let lone = "optim.groups=[{match='wpe.*', kind='sgd'}]";
-    let refused = resume(&run_dir, GPT, &[lone, "optim.momentum=0"]).unwrap_err().to_string();
-    assert!(refused.contains("wpe.weight is updated without state here"), "{refused}");
 }
 
 /// Globs are compared with the names of the whole model before anything is written.
@@ -113,7 +110,4 @@ fn a_resumed_run_has_a_new_schedule() {
         rates[6..].iter().zip(expected).all(|(rate, expected)| (rate - expected).abs() < 1e-8),
         "{rates:?}"
     );
-    let log = std::fs::read_to_string(run_dir.join("logs/rank-0.log")).unwrap();
-    let words = "from step 7 on, the learning rate is 2e-3 (optim.schedule = \"linear\"); in step 12, the last, it is";
-    assert!(log.contains(words), "{log}");
 }

@@ -25,6 +25,7 @@ mod relatives;
 mod shares;
 mod tensor;
 mod uneven;
+mod widths;
 mod zero;
 
 use std::collections::{BTreeMap, BTreeSet};

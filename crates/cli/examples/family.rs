@@ -94,7 +94,7 @@ impl Squared {
         };
         let block = GptBlockSizes {
             width,
-            heads: Heads::multi(heads, width / heads),
+            attention: Heads::multi(heads, width / heads).into(),
             biases: false,
             activation: Activation::ReluSquared,
             dropout: 0.0,

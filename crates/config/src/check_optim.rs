@@ -4,7 +4,7 @@ use keys::{Error, RawValues};
 
 use crate::choices::{OptimKind, StateType};
 use crate::run_config::RunConfig;
-use crate::sections::Optim;
+use crate::sections::{LoraSection, ModelSection, Optim};
 
 /// Names of the groups of parameters that no group of `optim.groups` has.
 const DEFAULTS: [&str; 4] =
@@ -34,7 +34,8 @@ pub(crate) fn check_optim(raw: &RawValues, config: &RunConfig) -> Result<(), Err
         let reason = format!("{} has {count} numbers and needs 3: a, b and c", Optim::muon_coefficients);
         return Err(raw.conflict(&[Optim::muon_coefficients], reason));
     }
-    check_groups(raw, optim)
+    check_groups(raw, optim)?;
+    check_widths(raw, config)
 }
 
 /// Refuses groups of one name, and decay rates of a rule that has none.
@@ -61,4 +62,29 @@ fn check_groups(raw: &RawValues, optim: &Optim) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Refuses a scaling by width of runs that it has no rules for.
+fn check_widths(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    const BASE_WIDTH: &str = "model.base_width";
+    if config.model.width_scaling().is_none() {
+        return Ok(());
+    }
+    let groups = config.optim.groups.iter().map(|group| group.kind_or(config.optim.kind));
+    let mut kinds = groups.chain([config.optim.kind]);
+    let other = kinds.find(|kind| !matches!(kind, OptimKind::AdamW | OptimKind::Lion));
+    let (key, reason) = if let Some(other) = other {
+        let reason = format!(
+            "{BASE_WIDTH} scales the rates of \"adamw\" and \"lion\", and has no rules for \"{}\"",
+            other.name()
+        );
+        return Err(raw.conflict(&[Optim::kind, BASE_WIDTH], reason));
+    } else if config.lora.rank > 0 {
+        (LoraSection::rank, "is for whole models, and lora.rank trains adapters")
+    } else if config.model.weights().is_some() {
+        (ModelSection::from, "is for models that are trained from the start, and model.from has weights")
+    } else {
+        return Ok(());
+    };
+    Err(raw.conflict(&[key, BASE_WIDTH], format!("{BASE_WIDTH} {reason}")))
 }

@@ -73,11 +73,13 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let stored = Stored::from_model(&trained);
     let Trained { config, weights, .. } = trained;
     let Some(mut model) = config.model.hugging_face() else {
-        let text = format!(
-            "{}: transformers have no model like this model.kind = \"{}\"",
-            options.model.display(),
-            config.model.kind()
-        );
+        let kind = config.model.kind();
+        let why = match config.model.width_scaling().is_none() {
+            true => String::new(),
+            false => ", whose scores model.base_width scales".to_owned(),
+        };
+        let path = options.model.display();
+        let text = format!("{path}: transformers have no model like this model.kind = \"{kind}\"{why}");
         return Err(RunError::Refused(text));
     };
     stored.add_copies(&mut model);

@@ -15,6 +15,7 @@ use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
+use crate::width_scaling::WidthScaling;
 
 /// Maximum size of a tensor dimension that a key accepts.
 pub const MOST_EXTENT: u64 = 1 << 24;
@@ -121,6 +122,11 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
 
     /// Number of layers, which are divided over pipeline stages.
     fn layers(&self) -> usize;
+
+    /// Scaling of the model by its width.
+    fn width_scaling(&self) -> WidthScaling {
+        WidthScaling::NONE
+    }
 
     /// Path of the key that determines the number of layers.
     fn layers_key(&self) -> &'static str;

@@ -67,6 +67,7 @@ mod sharding;
 mod shards;
 mod targets;
 mod tuning;
+mod width_scaling;
 
 pub use autograd::ops::Fp8Recipe;
 pub use buffers::ModelBuffer;
@@ -92,3 +93,4 @@ pub use sharding::{Division, ElementRun, Sharding};
 pub use shards::Shards;
 pub use tensor::ops::block_codes::Alphabet;
 pub use tuning::Tuning;
+pub use width_scaling::WidthScaling;

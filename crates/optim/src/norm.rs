@@ -79,8 +79,8 @@ impl GradientNorm {
         Ok(GradientNorm { sums, first_sums, table, groups: None, state, max_norm, skip_above })
     }
 
-    /// Also computes the norms of groups of parameters. `parameters` has the number of elements and the group of
-    /// each parameter, in the order of the chunk sums; groups are numbered from 0.
+    /// Also computes the norms of groups of parameters. `parameters` has the number of elements and the group
+    /// of each parameter, in the order of the chunk sums; groups are numbered from 0.
     ///
     /// # Errors
     /// The parameters have another number of chunk sums.

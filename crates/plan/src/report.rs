@@ -205,8 +205,8 @@ impl PlanReport {
     }
 
     /// Returns a JSON object: `device`, `world_size`, `grid` and `ranks` with the keys of `summary.json`;
-    /// `recompute`, `pipeline` and `fit`; and `roles`, indexed by each rank's `role`, with the number of
-    /// allocations that planning each took.
+    /// `recompute`, `pipeline` and `fit`; `groups` of the optimizer; and `roles`, indexed by each rank's
+    /// `role`, with the number of allocations that planning each took.
     ///
     /// # Errors
     /// Serialization fails, which cannot occur because all keys are strings.
@@ -232,6 +232,7 @@ impl PlanReport {
             balance: self.balance,
             tuning: self.tuning,
             fp8: self.fp8,
+            groups: &self.groups,
             defaults: &self.defaults,
             warnings: &self.warnings,
             without_effect: &self.without_effect,
@@ -307,6 +308,7 @@ struct PlanJson<'a> {
     balance: Option<Balance>,
     tuning: Option<TuningCost>,
     fp8: Option<Fp8Cost>,
+    groups: &'a [GroupSummary],
     defaults: &'a [String],
     warnings: &'a [String],
     without_effect: &'a [String],

@@ -78,14 +78,14 @@ section! {
             })
             .only(Optim::schedule, &["cosine", "linear", "wsd"])
             .may_change();
-        /// The first step of the schedule, counted from 0: warm-up, decay and milestones are counted from it, and
-        /// parts of the run are of the steps from it on. A run that is resumed after step N with a new schedule
-        /// sets N.
+        /// The first step of the schedule, counted from 0. Warm-up, decay and milestones are counted from it,
+        /// and parts of the run are parts of the steps after it. A run that is resumed after step N with a
+        /// new schedule sets N.
         schedule_start: u64 = Row::integer(0, MOST).default("0").may_change();
-        /// The start of the run in which the learning rate rises linearly: a number of steps, a part of the run
-        /// such as "2%", or tokens such as "100M tokens", rounded up to steps. Tokens are positions of the
-        /// sequences, with padding; samples for models without tokens. It sets `warmup_steps`; a file may set
-        /// only one of `warmup`, `warmup_ratio` and `warmup_steps`.
+        /// The start of the run in which the learning rate rises linearly: a number of steps, a part of the
+        /// run such as "2%", or tokens such as "100M tokens", rounded up to steps. Tokens are positions of
+        /// the sequences, with padding; samples for models without tokens. It sets `warmup_steps`; a file may
+        /// set only one of `warmup`, `warmup_ratio` and `warmup_steps`.
         warmup: ScheduleLength =
             Row::new(ScheduleLength::TAKES, ScheduleLength::read, ScheduleLength::value)
                 .default("\"\"")
@@ -191,11 +191,11 @@ fn default_min_learning_rate(raw: &RawValues) -> Result<f64, Error> {
     fine_tuning::number(raw, Optim::min_learning_rate, 0.0, tenth)
 }
 
-/// Keys of which one decides the steps of warm-up, in the order in which a resolved configuration has them.
+/// Keys that set the steps of warm-up. Of two that a resolved configuration has, the first decides.
 const WARMUP: [&str; 3] = [Optim::warmup, Optim::warmup_ratio, Optim::warmup_steps];
 
-/// Returns the first of `keys` that is written on the command line, or else in the file; `None` if none is. An
-/// empty string is not written.
+/// Returns the first of `keys` that is written on the command line, or else in the file; `None` if none is.
+/// An empty string is not written.
 fn decides(raw: &RawValues, keys: &[&'static str]) -> Option<&'static str> {
     let mut written = keys.iter().copied().filter(|key| !raw.is_empty(key));
     written.clone().find(|key| raw.is_override(key)).or_else(|| written.next())

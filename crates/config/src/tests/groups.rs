@@ -76,3 +76,33 @@ fn contradictions_in_groups_are_refused() {
     let eight_bit = ["optim.state=8bit", "optim.groups=[{match='*', kind='sgd'}]", "optim.momentum=0"];
     assert!(refusal(LEAST, &eight_bit).contains("keeps none"));
 }
+
+#[test]
+fn a_base_width_is_refused_where_it_has_no_rules() {
+    let base = "model.base_width=64";
+    for (sets, expected) in [
+        (&["optim.kind=sgd"][..], "model.base_width scales the rates of \"adamw\" and \"lion\""),
+        (&["optim.groups=[{match='*', kind='sgd'}]"], "has no rules for \"sgd\""),
+        (&["lora.rank=2"], "model.base_width is for whole models, and lora.rank trains adapters"),
+        (&["model.kind=llama", "model.experts=4"], "model.base_width has no rules for model.experts = 4"),
+        (
+            &["model.kind=llama", "model.latent_width=8", "model.rope_width=4"],
+            "no rules for model.latent_width = 8",
+        ),
+        (&["model.kind=mlp", "data.kind=synthetic"], "model.base_width"),
+    ] {
+        let text = refusal(LEAST, &[sets, &[base]].concat());
+        assert!(text.contains(expected), "{text}");
+        // The width itself scales nothing.
+        if !sets[0].ends_with("mlp") {
+            let same = parse(LEAST, &[sets, &["model.base_width=128"]].concat()).unwrap();
+            assert!(same.model.width_scaling().is_none());
+        }
+    }
+    let text = refusal(LEAST, &["model.base_head_width=8"]);
+    assert!(
+        text.contains("model.base_head_width = 8 is of the model of model.base_width, and that is 0"),
+        "{text}"
+    );
+    assert!(!parse(LEAST, &[base]).unwrap().model.width_scaling().is_none());
+}

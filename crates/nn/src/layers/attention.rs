@@ -2,7 +2,7 @@
 
 use autograd::ops::AttentionMeasures;
 use autograd::{Tape, Var, ops};
-use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::attention::{Qkv, Settings};
 
 use super::{Dropout, Layer, Linear, within};
 use crate::error::{NnError, Result};
@@ -13,15 +13,15 @@ use crate::error::{NnError, Result};
 pub struct CausalSelfAttention {
     qkv: Qkv<Linear>,
     projection: Linear,
-    heads: Heads,
+    settings: Settings,
     dropout: Dropout,
 }
 
 impl CausalSelfAttention {
-    /// Creates the layer. `qkv` must output the columns described by `heads`, and `projection` takes
-    /// `heads.query · heads.width`. Shards of both have equal parts of the heads.
-    pub fn new(qkv: Qkv<Linear>, projection: Linear, heads: Heads) -> Self {
-        CausalSelfAttention { qkv, projection, heads, dropout: Dropout::none() }
+    /// Creates the layer. `qkv` must output the columns that the heads of `settings` describe, and
+    /// `projection` takes the columns of all query heads. Shards of both have equal parts of the heads.
+    pub fn new(qkv: Qkv<Linear>, projection: Linear, settings: impl Into<Settings>) -> Self {
+        CausalSelfAttention { qkv, projection, settings: settings.into(), dropout: Dropout::none() }
     }
 
     /// Adds dropout of attention weights in training.
@@ -35,7 +35,7 @@ impl CausalSelfAttention {
     /// Computes attention over the blocks of `qkv`, and projects the results.
     fn attend(&self, tape: &Tape, qkv: Qkv<Var>, measures: AttentionMeasures) -> Result<Var> {
         let mixed_blc = within(tape, "attention", || {
-            Ok(ops::attention(tape, qkv, self.heads, self.dropout.site(), measures)?)
+            Ok(ops::attention(tape, qkv, self.settings, self.dropout.site(), measures)?)
         })?;
         self.projection.forward_blocks(tape, mixed_blc)
     }

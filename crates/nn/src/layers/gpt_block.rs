@@ -1,7 +1,7 @@
 //! GPT-2's pre-norm transformer block.
 
 use tensor::ops::Activation;
-use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::attention::{Qkv, Settings};
 
 use super::block::Branch;
 use super::{Block, CausalSelfAttention, Dropout, FeedForward, LayerNorm, Linear};
@@ -14,8 +14,8 @@ use crate::parameters::Parameters;
 pub struct GptBlockSizes {
     /// Width of the residual stream.
     pub width: usize,
-    /// Attention heads.
-    pub heads: Heads,
+    /// Heads and scale of attention.
+    pub attention: Settings,
     /// Whether norms and linear layers have biases.
     pub biases: bool,
     /// Activation of the feed-forward layers.
@@ -66,7 +66,8 @@ impl GptBlock {
         sizes: GptBlockSizes,
         [init, projection]: [Init; 2],
     ) -> Result<CausalSelfAttention> {
-        let GptBlockSizes { width, heads, biases, .. } = sizes;
+        let GptBlockSizes { width, attention, biases, .. } = sizes;
+        let heads = attention.heads;
         let mut linear = |part: &str, sizes, init| {
             let name = format!("{name}.{part}");
             Linear::optional_bias(parameters, &name, sizes, init, (biases, Activation::None))
@@ -74,6 +75,6 @@ impl GptBlock {
         let qkv = linear("attn_qkv", [width, heads.packed_columns()], init)?;
         let output = linear("attn_proj", [heads.query_columns(), width], projection)?;
         let weights = Dropout::of_shards(parameters, &format!("{name}.attention.dropout"), sizes.dropout);
-        Ok(CausalSelfAttention::new(Qkv::Packed(qkv), output, heads).dropping(weights))
+        Ok(CausalSelfAttention::new(Qkv::Packed(qkv), output, attention).dropping(weights))
     }
 }

@@ -78,3 +78,18 @@ pub fn check_bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
     }
     Ok(())
 }
+
+/// Refuses a width of base heads without a base width; `keys` and `values` are of the base width and of the
+/// width of its heads.
+pub(super) fn check_base(
+    raw: &RawValues,
+    keys: [&'static str; 2],
+    [base, base_head]: [usize; 2],
+) -> keys::Result<()> {
+    if base > 0 || base_head == 0 {
+        return Ok(());
+    }
+    let [base_key, head_key] = keys;
+    let reason = format!("{head_key} = {base_head} is of the model of {base_key}, and that is 0");
+    Err(raw.conflict(&[head_key, base_key], reason))
+}

@@ -12,6 +12,7 @@ use crate::layers::{
 use crate::model::{Input, Model, Stage};
 use crate::parameters::{ParameterRole, Parameters};
 use crate::recompute::Recompute;
+use crate::width_scaling::WidthScaling;
 
 /// Expected input of the first stage, in errors; [`OUTPUT`] is the other stages'.
 const TOKENS: &str = "a batch of tokens";
@@ -65,9 +66,12 @@ pub(super) struct Ends {
     pub(super) head: &'static str,
 }
 
-/// Returns the initial values of weights, and of projections into the residual stream.
-pub(super) fn initial(layers: usize) -> [Init; 2] {
-    [Init::Normal(DEVIATION), Init::Normal(DEVIATION / ((2 * layers) as f32).sqrt())]
+/// Initial values of embeddings and of the head.
+pub(super) const INITIAL: Init = Init::Normal(DEVIATION);
+
+/// Returns the initial values of the blocks' matrices, and of their projections into the residual stream.
+pub(super) fn initial(layers: usize, scaling: WidthScaling) -> [Init; 2] {
+    [INITIAL, Init::Normal(DEVIATION / ((2 * layers) as f32).sqrt())].map(|init| scaling.matrices(init))
 }
 
 impl<B, N> Decoder<B, N> {
@@ -93,8 +97,7 @@ impl<B, N> Decoder<B, N> {
         }
         let embedding = match stage.is_first() {
             true => {
-                let init = Init::Normal(DEVIATION);
-                let embedding = Embedding::new(&mut parameters, table, [vocabulary, width], init)?;
+                let embedding = Embedding::new(&mut parameters, table, [vocabulary, width], INITIAL)?;
                 let embedding = positions(&mut parameters, embedding)?;
                 let dropout = Dropout::new(&parameters, "embedding.dropout", ends.dropout);
                 Some((embedding, Multiplier::new(ends.embedding_scale), dropout))
@@ -149,9 +152,8 @@ fn share(parameters: &mut Parameters, table: &str) -> Result<()> {
 /// Creates the head, with a parameter of its own or the token table.
 fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Linear> {
     let Ends { width, vocabulary, tied, table, head, .. } = ends;
-    let init = Init::Normal(DEVIATION);
     if !tied {
-        return Linear::head(parameters, head, [width, vocabulary], init, None);
+        return Linear::head(parameters, head, [width, vocabulary], INITIAL, None);
     }
     if !stage.is_first() {
         // The last stage has a copy of the tied table, with the same initial values.
@@ -159,7 +161,7 @@ fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Line
         let rows = parameters.sharding([vocabulary, width], style.as_ref())?;
         parameters.for_each_shard(style.is_some(), |parameters| {
             parameters.with_role(ParameterRole::Embedding, |parameters| {
-                parameters.create_unused(table, rows.clone(), init)
+                parameters.create_unused(table, rows.clone(), INITIAL)
             })
         })?;
         share(parameters, table)?;

@@ -3,6 +3,7 @@
 
 use device::DType;
 use keys::{Interval, RawValues, Row, choice, section};
+use tensor::ops::attention::Settings;
 
 use super::checks::{self, HeadWidth};
 use super::decoder::{self, Decoder, Ends};
@@ -14,6 +15,7 @@ use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
+use crate::width_scaling::WidthScaling;
 
 system::names! {
     /// Kind of position table.
@@ -36,6 +38,14 @@ section! {
         heads: usize = Row::count(1, MOST_EXTENT).default("4");
         /// Number of values in a token's vector.
         width: usize = Row::count(1, MOST_EXTENT).default("128");
+        /// Width of a model whose settings hold for this one (maximal update parametrisation). A model that
+        /// is m times as wide has matrices with initial values 1/√m, learning rates 1/m and weight decay m
+        /// times as large, scores of tokens divided by m, and attention scores divided by √m. Embeddings,
+        /// norms and biases are as in the base. With 0 nothing is scaled.
+        base_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Width of a head in the model of `base_width`. With 0 that model has as many heads; with the heads'
+        /// own width it has fewer, and attention scores are not scaled.
+        base_head_width: usize = Row::count(0, MOST_EXTENT).default("0");
         /// Number of tokens in a sequence.
         context: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Number of rows of the table of positions, and so the maximum length of a sequence. With 0 it is
@@ -90,6 +100,11 @@ impl ModelSpec for GptSizes {
         self.layers
     }
 
+    fn width_scaling(&self) -> WidthScaling {
+        let heads = [self.width / self.heads.max(1), self.base_head_width];
+        WidthScaling::new([self.width, self.base_width], heads)
+    }
+
     fn layers_key(&self) -> &'static str {
         Self::layers
     }
@@ -126,6 +141,11 @@ impl ModelSpec for GptSizes {
             keys: &[Self::heads, Self::width],
         };
         head.check(raw, conditions.compute)?;
+        checks::check_base(
+            raw,
+            [Self::base_width, Self::base_head_width],
+            [self.base_width, self.base_head_width],
+        )?;
         if (1..self.context).contains(&self.max_context) {
             let context = self.context;
             let most = self.max_context;
@@ -144,7 +164,8 @@ impl ModelSpec for GptSizes {
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
-        if !self.biases || self.positions != PositionKind::Learned || self.logit_soft_cap > 0.0 {
+        let is_scaled = !self.width_scaling().is_none();
+        if is_scaled || !self.biases || self.positions != PositionKind::Learned || self.logit_soft_cap > 0.0 {
             return None;
         }
         gpt2::model(&gpt2::Sizes {
@@ -230,18 +251,23 @@ impl Gpt {
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
             return Err(NnError::Sizes(format!("a width of {width} does not divide into {heads} heads")));
         }
-        let [init, projection] = decoder::initial(layers);
+        let scaling = sizes.width_scaling();
         let positions = |parameters: &mut Parameters, embedding: Embedding| {
             let rows = sizes.position_rows();
             match sizes.positions {
-                PositionKind::Learned => embedding.with_positions(parameters, "wpe.weight", rows, init),
+                PositionKind::Learned => {
+                    embedding.with_positions(parameters, "wpe.weight", rows, decoder::INITIAL)
+                }
                 PositionKind::Sinusoidal => embedding.with_sinusoids(parameters, "wpe", rows),
             }
         };
         let heads = Heads::multi(heads, width / heads);
-        let block_sizes = GptBlockSizes { width, heads, biases, activation, dropout };
+        let scale = scaling.attention_scale(None, heads.width);
+        let attention = Settings { scale, ..Settings::from(heads) };
+        let block_sizes = GptBlockSizes { width, attention, biases, activation, dropout };
+        let inits = decoder::initial(layers, scaling);
         let blocks = |parameters: &mut Parameters| {
-            let block = |index| GptBlock::new(parameters, index, block_sizes, [init, projection]);
+            let block = |index| GptBlock::new(parameters, index, block_sizes, inits);
             stage.layers.clone().map(block).collect()
         };
         let norm = |parameters: &mut Parameters| {
@@ -261,7 +287,7 @@ impl GptSizes {
             tied: self.tied,
             dropout: self.dropout,
             embedding_scale: 1.0,
-            logit_scale: 1.0,
+            logit_scale: self.width_scaling().scores(),
             soft_cap: self.logit_soft_cap,
             loss_pieces: self.loss_pieces,
             context: self.context,

@@ -25,6 +25,7 @@ use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
+use crate::width_scaling::WidthScaling;
 
 /// The family `llama`.
 pub const LLAMA: Family = Family::new::<LlamaSizes>("llama").of_tokens().with_hugging_face(folder::CONFIG);
@@ -40,6 +41,10 @@ impl ModelSpec for LlamaSizes {
 
     fn layers(&self) -> usize {
         self.layers
+    }
+
+    fn width_scaling(&self) -> WidthScaling {
+        self.scaling_by_width()
     }
 
     fn layers_key(&self) -> &'static str {
@@ -88,6 +93,7 @@ impl ModelSpec for LlamaSizes {
             keys: &[Self::value_width, Self::head_width],
         };
         values.check(raw, conditions.compute)?;
+        self.check_base(raw)?;
         self.check_layers(raw)?;
         self.check_rope(raw)?;
         self.check_experts(raw)?;
@@ -170,6 +176,17 @@ impl LlamaSizes {
             return Err(raw.conflict(&[Self::head_width, Self::heads, Self::width], reason));
         }
         Ok(())
+    }
+
+    /// Rejects a base width of a model with layers that it has no rules for.
+    fn check_base(&self, raw: &RawValues) -> keys::Result<()> {
+        let keys = [Self::base_width, Self::base_head_width];
+        checks::check_base(raw, keys, [self.base_width, self.base_head_width])?;
+        let others = [(Self::experts, self.experts), (Self::latent_width, self.latent_width)];
+        let other = others.into_iter().find(|(_, size)| *size > 0 && !self.scaling_by_width().is_none());
+        let Some((key, size)) = other else { return Ok(()) };
+        let reason = format!("model.base_width has no rules for {key} = {size}");
+        Err(raw.conflict(&[Self::base_width, key], reason))
     }
 
     /// Rejects unknown layer types, windowed layers without a window, and an unknown padding token or folder

@@ -1,4 +1,4 @@
-//! Roles of parameters in a model. Optimizers choose their rules by them.
+//! Roles of parameters in a model. Optimizers choose rules by role.
 
 use super::Parameters;
 use crate::error::Result;

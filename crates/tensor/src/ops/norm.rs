@@ -120,7 +120,7 @@ fn finish_on_host(sums: &Tensor, bounds: NormBounds, state: &StepState) -> Resul
     state.set_norm(norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 })
 }
 
-/// Computes norms\[g\] = √(Σ of the `sums` whose element of `groups` is g) times the gradient scale of `state`.
+/// Computes norms\[g\] = √(Σ of the `sums` whose element of `groups` is g) times the gradient scale.
 /// The sums of a group are added in f64, in an order that depends only on the number of all sums and on
 /// `groups`. `sums` are f32, `groups` as many u32, and `norms` f32 with an element for each group.
 ///

@@ -89,7 +89,8 @@ fn each_group_has_the_norm_of_its_tensors() {
     for case in devices() {
         let sums = unwritten(&case, total());
         let groups = [2, 0, 2, 3, 0, 2];
-        let (mut chunk_groups, mut squares) = (Vec::new(), [0.0; 4]);
+        let mut chunk_groups = Vec::new();
+        let mut squares = [0.0; 4];
         for (length, group) in LENGTHS.into_iter().zip(groups) {
             let (x, wide) = case.operand(&length.to_string(), [length]);
             squares[group] += wide.iter().map(|v| v * v).sum::<f64>();

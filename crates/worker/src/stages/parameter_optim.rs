@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use config::{Optim, OptimGroup, OptimKind, RunConfig};
 use device::DType;
-use nn::{Lora, Parameter, ParameterRole};
+use nn::{Lora, Parameter, ParameterRole, WidthScaling};
 use optim::UpdateRule;
 use serde::Serialize;
 use telemetry::units::{counted, grouped};
@@ -84,21 +84,21 @@ impl ParameterOptim {
         let groups = &config.optim.groups;
         let default = || groups.len() + DefaultGroup::find(config, name, role) as usize;
         let own = groups.iter().position(|group| group.matches(name));
-        Self::in_group(config, own.unwrap_or_else(default), role)
+        Self::in_group(config, own.unwrap_or_else(default), role, config.model.width_scaling())
     }
 
     /// Returns the settings of a matrix that no group of `optim.groups` matches.
     pub fn default_of(config: &RunConfig) -> Self {
         let group = config.optim.groups.len() + DefaultGroup::Decayed as usize;
-        Self::in_group(config, group, ParameterRole::Matrix)
+        Self::in_group(config, group, ParameterRole::Embedding, WidthScaling::NONE)
     }
 
-    /// Returns the settings of a parameter in the group with index `group`.
-    fn in_group(config: &RunConfig, group: usize, role: ParameterRole) -> Self {
+    /// Returns the settings of a parameter in the group with index `group`, in a model scaled by `scaling`.
+    fn in_group(config: &RunConfig, group: usize, role: ParameterRole, scaling: WidthScaling) -> Self {
         let optim = &config.optim;
         let is_own = group < optim.groups.len();
         let own = optim.groups.get(group).cloned().unwrap_or_default();
-        let rule = update_rule(optim, &own, role);
+        let rule = update_rule(optim, &own, role, scaling.weight_decay(role));
         let is_beside_muon = optim.kind == OptimKind::Muon && matches!(rule, ParameterRule::Elements(_));
         let is_faster_b = group == optim.groups.len() + DefaultGroup::LoraB as usize;
         let of_default = match is_faster_b {
@@ -109,7 +109,7 @@ impl ParameterOptim {
         ParameterOptim {
             group,
             rule,
-            rate_factor: own.learning_rate.unwrap_or(of_default) as f32,
+            rate_factor: (own.learning_rate.unwrap_or(of_default) * scaling.rate(role)) as f32,
             states: build::state_dtype(config),
             decays: own.weight_decay.is_some() || optim.decay_norms || !role.is_vector(),
         }
@@ -172,8 +172,8 @@ pub struct ReportedGroups {
 }
 
 impl ReportedGroups {
-    /// Returns the groups of a run of `config`; `None` without `optim.groups`, or if one group has all trained
-    /// parameters.
+    /// Returns the groups of a run of `config`; `None` without `optim.groups`, or if one group has all
+    /// trained parameters.
     pub fn new(config: &RunConfig, blueprint: &Blueprint) -> Option<Self> {
         if config.optim.groups.is_empty() {
             return None;
@@ -195,9 +195,9 @@ impl ReportedGroups {
     }
 }
 
-/// Returns the update rule of the parameters of `group`.
-fn update_rule(optim: &Optim, group: &OptimGroup, role: ParameterRole) -> ParameterRule {
-    let weight_decay = group.weight_decay.unwrap_or(optim.weight_decay) as f32;
+/// Returns the update rule of parameters of `group`, with `decay_factor` times its weight decay.
+fn update_rule(optim: &Optim, group: &OptimGroup, role: ParameterRole, decay_factor: f64) -> ParameterRule {
+    let weight_decay = (group.weight_decay.unwrap_or(optim.weight_decay) * decay_factor) as f32;
     let beta1 = group.beta1.unwrap_or(optim.beta1) as f32;
     let beta2 = group.beta2.unwrap_or(optim.beta2) as f32;
     ParameterRule::Elements(match group.kind_or(optim.kind) {
@@ -231,6 +231,9 @@ pub struct GroupSummary {
     pub undecayed: usize,
     /// Decay rates of the rule, or its momentum.
     pub decay_rates: Vec<f32>,
+    /// Factor of the learning rate of the group's matrices, and divisor of their weight decay, by
+    /// `model.base_width`; 1 without matrices.
+    pub matrix_factor: f64,
 }
 
 impl GroupSummary {
@@ -247,8 +250,13 @@ impl GroupSummary {
             }
             let optim = ParameterOptim::new(config, entry);
             let is_muon = matches!(optim.rule, ParameterRule::Muon { .. });
+            let unscaled = || ParameterOptim::in_group(config, optim.group, entry.role, WidthScaling::NONE);
             let summary = summaries[2 * optim.group + usize::from(is_muon)]
-                .get_or_insert_with(|| Self::empty(&names[optim.group], &optim));
+                .get_or_insert_with(|| Self::empty(&names[optim.group], &unscaled()));
+            let by_width = config.model.width_scaling().rate(entry.role);
+            if by_width != 1.0 {
+                summary.matrix_factor = by_width;
+            }
             summary.tensors += 1;
             summary.parameters += entry.elements as u64;
             summary.undecayed += usize::from(!optim.decays);
@@ -291,13 +299,15 @@ impl GroupSummary {
             weight_decay,
             undecayed: 0,
             decay_rates,
+            matrix_factor: 1.0,
         }
     }
 }
 
 impl std::fmt::Display for GroupSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let GroupSummary { name, tensors, parameters, kind, rate_factor, weight_decay, undecayed, .. } = self;
+        let GroupSummary { name, tensors, parameters, kind, rate_factor, weight_decay, .. } = self;
+        let GroupSummary { undecayed, matrix_factor, .. } = self;
         let tensors = counted(*tensors as u64, "tensor");
         write!(f, "optimizer group {name}: {tensors}, {} parameters, {kind}", grouped(*parameters))?;
         if *rate_factor != 1.0 {
@@ -311,6 +321,10 @@ impl std::fmt::Display for GroupSummary {
             [momentum] => write!(f, ", momentum {momentum}"),
             [beta1, beta2] => write!(f, ", betas {beta1} and {beta2}"),
             _ => Ok(()),
+        }?;
+        match *matrix_factor {
+            1.0 => Ok(()),
+            factor => write!(f, ", matrices {factor} times that rate and {} times that decay", 1.0 / factor),
         }
     }
 }

@@ -20,7 +20,7 @@ impl Llama {
     /// # Errors
     /// No model can have these sizes, or memory is exhausted.
     pub fn new(parameters: Parameters, sizes: &LlamaSizes, stage: &Stage) -> Result<Self> {
-        let inits = decoder::initial(sizes.layers);
+        let inits = decoder::initial(sizes.layers, sizes.scaling_by_width());
         let blocks = |parameters: &mut Parameters| {
             let mut tables = Tables::default();
             let block = |index| {
@@ -86,7 +86,7 @@ impl LlamaSizes {
             tied: self.tied,
             dropout: self.dropout,
             embedding_scale: self.embedding_scale,
-            logit_scale: self.logit_scale,
+            logit_scale: self.logit_scale * self.scaling_by_width().scores(),
             soft_cap: self.logit_soft_cap,
             loss_pieces: self.loss_pieces,
             context: self.context,

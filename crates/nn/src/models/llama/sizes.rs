@@ -8,6 +8,7 @@ use tensor::ops::rotary::{Frequencies, Scaling};
 
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
 use crate::layers::{LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
+use crate::width_scaling::WidthScaling;
 
 /// Type of a layer with an attention window.
 pub(super) const SLIDING: &str = "sliding_attention";
@@ -65,6 +66,14 @@ section! {
         /// Number of latent values from which queries are computed. With 0 they are computed from the token's
         /// vector.
         query_latent_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Width of a model whose settings hold for this one (maximal update parametrisation). A model that
+        /// is m times as wide has matrices with initial values 1/√m, learning rates 1/m and weight decay m
+        /// times as large, scores of tokens divided by m, and attention scores divided by √m. Embeddings,
+        /// norms and biases are as in the base. With 0 nothing is scaled.
+        base_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Width of a head in the model of `base_width`. With 0 that model has as many heads; with the heads'
+        /// own width it has fewer, and attention scores are not scaled.
+        base_head_width: usize = Row::count(0, MOST_EXTENT).default("0");
         /// Number of values between the two feed-forward layers.
         feed_forward: usize = Row::count(1, MOST_EXTENT)
             .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
@@ -233,7 +242,7 @@ impl LlamaSizes {
             width: self.width,
             attention: Settings {
                 heads: self.attention_heads(),
-                scale: some(self.attention_scale),
+                scale: self.scaling_by_width().attention_scale(some(self.attention_scale), self.head_width),
                 soft_cap: some(self.attention_soft_cap),
                 window: self.is_windowed(layer).then_some(self.window),
             },
@@ -252,6 +261,12 @@ impl LlamaSizes {
             residual_scale: self.residual_scale,
             dropout: self.dropout,
         }
+    }
+
+    /// Returns the scaling by width.
+    pub(super) fn scaling_by_width(&self) -> WidthScaling {
+        let heads = [self.head_width, self.base_head_width];
+        WidthScaling::new([self.width, self.base_width], heads)
     }
 
     /// Returns the function of the feed-forward gate.
@@ -367,10 +382,22 @@ fn some(number: f64) -> Option<f32> {
 }
 
 impl LlamaSizes {
+    /// Returns a model that computes the same, with the scaling by width in the factors of scores.
+    pub(super) fn in_scales(&self) -> Self {
+        let scaling = self.scaling_by_width();
+        let scale = scaling.attention_scale(some(self.attention_scale), self.head_width);
+        let attention_scale = match scaling.is_none() {
+            true => self.attention_scale,
+            false => scale.map_or(self.attention_scale, f64::from),
+        };
+        let logit_scale = self.logit_scale * scaling.scores();
+        LlamaSizes { attention_scale, logit_scale, base_width: 0, base_head_width: 0, ..self.clone() }
+    }
+
     /// Returns the same model with each option in one normal form: lists have an entry per layer, and keys
     /// without effect have their defaults.
     pub(super) fn canonical(&self) -> Self {
-        let mut sizes = self.clone();
+        let mut sizes = self.in_scales();
         let layer_type = |layer| if self.is_windowed(layer) { SLIDING } else { FULL };
         let windowed = (0..self.layers).any(|layer| self.is_windowed(layer));
         sizes.window = if windowed { self.window } else { 0 };
@@ -378,7 +405,7 @@ impl LlamaSizes {
         sizes.rope_layers = (0..self.layers).map(|layer| usize::from(self.rotates(layer))).collect();
         sizes.rope_width = self.rotated();
         self.spell_experts(&mut sizes);
-        if self.attention_scale == 0.0 {
+        if sizes.attention_scale == 0.0 {
             sizes.attention_scale = 1.0 / (self.head_width as f64).sqrt();
         }
         if !windowed || !self.windows_differ() {

@@ -154,6 +154,7 @@ pub(super) fn names() -> String {
 /// Describes the model in the format of the chosen family, or of the first family that has the model's
 /// options; `None` if no family has.
 pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
+    let sizes = &sizes.in_scales();
     let is_chosen =
         |family: &&FolderFamily| sizes.hugging_face.is_empty() || sizes.hugging_face == family.model_type;
     let written = |family: &'static FolderFamily| Some((family, config(sizes, family)?));
