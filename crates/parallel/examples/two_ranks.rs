@@ -38,6 +38,8 @@ const SIZES: GptSizes = GptSizes {
     dropout: 0.0,
     logit_soft_cap: 0.0,
     loss_pieces: 1,
+    base_width: 0,
+    base_head_width: 0,
     vocabulary: 256,
 };
 
