@@ -12,6 +12,7 @@ mod resuming;
 mod shards;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::common::runs::{
     CHAT, GPT, LLAMA, MIXTURE, MLP, PACKED, PREFERENCE, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in,
@@ -99,8 +100,21 @@ fn sessions(run_dir: &Path) -> Vec<serde_json::Value> {
 }
 
 fn copy(from: &Path, to: &Path) {
-    for (path, bytes) in contents(from) {
-        let target = to.join(path.strip_prefix(from).unwrap());
+    write(&files(from), to);
+}
+
+/// Files of a run, by their paths below its directory.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
+fn files(run_dir: &Path) -> Files {
+    let below = |path: PathBuf| path.strip_prefix(run_dir).unwrap().to_owned();
+    contents(run_dir).into_iter().map(|(path, bytes)| (below(path), bytes)).collect()
+}
+
+/// Writes files below a directory.
+fn write(files: &Files, to: &Path) {
+    for (path, bytes) in files {
+        let target = to.join(path);
         std::fs::create_dir_all(target.parent().unwrap()).unwrap();
         std::fs::write(target, bytes).unwrap();
     }
@@ -261,11 +275,24 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
     }
 }
 
+/// Returns `directory/run` with the files of a run that `train` makes for the first of all callers.
+fn once(made: &OnceLock<Files>, directory: &Path, train: impl FnOnce(&Path)) -> PathBuf {
+    let run_dir = directory.join("run");
+    let made = made.get_or_init(|| {
+        let first = tempfile::tempdir().unwrap();
+        train(first.path());
+        files(first.path())
+    });
+    write(made, &run_dir);
+    run_dir
+}
+
 /// Returns a finished run of six steps with checkpoints after steps 2, 4 and 6.
 fn finished(directory: &Path) -> PathBuf {
-    let run_dir = directory.join("run");
-    full(&run_dir, GPT, &["checkpoint.every=2", "checkpoint.keep=9", WAIT]);
-    run_dir
+    static FILES: OnceLock<Files> = OnceLock::new();
+    once(&FILES, directory, |run_dir| {
+        full(run_dir, GPT, &["checkpoint.every=2", "checkpoint.keep=9", WAIT]);
+    })
 }
 
 type Damage = fn(&Path);

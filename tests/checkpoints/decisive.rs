@@ -96,8 +96,10 @@ fn rewound(directory: &Path) -> (PathBuf, Vec<&'static str>) {
         "checkpoint.keep=9",
         WAIT,
     ];
-    let run_dir = directory.join("run");
-    full(&run_dir, GPT, &sets);
+    static FILES: OnceLock<Files> = OnceLock::new();
+    let run_dir = once(&FILES, directory, |run_dir| {
+        full(run_dir, GPT, &sets);
+    });
     (run_dir, [&sets[1..], &["train.steps=62"]].concat())
 }
 

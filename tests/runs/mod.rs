@@ -71,6 +71,8 @@ struct Outcome {
     validation: Option<u64>,
     /// For preference pairs, a value of the validation.
     figure: Option<serde_json::Value>,
+    /// Whether an update was skipped, for an infinite gradient or a spike.
+    skips: bool,
     ranks: Vec<RankStatistics>,
 }
 
@@ -103,7 +105,9 @@ fn run_anew(device: DeviceChoice, text: &str, overrides: &[&str]) -> Outcome {
     let directory = tempfile::tempdir().unwrap();
     let config = config(text, overrides);
     let world_size = config.world_size();
-    let report = train_in(&directory.path().join("run"), config, device).unwrap();
+    let run_dir = directory.path().join("run");
+    let report = train_in(&run_dir, config, device).unwrap();
+    let spikes = std::fs::read_to_string(run_dir.join("spikes.json")).unwrap_or_default();
     let is_planned = report.unplanned.as_ref().is_some_and(Vec::is_empty);
     let has_plan = device == DeviceChoice::Cpu || overrides.iter().any(|set| set.starts_with(SHARE));
     assert!(is_planned || !has_plan, "{overrides:?}: {report}");
@@ -121,6 +125,7 @@ fn run_anew(device: DeviceChoice, text: &str, overrides: &[&str]) -> Outcome {
         weights: report.summary.weights_sha256.clone(),
         validation: report.validation_loss.map(f64::to_bits),
         figure: report.summary.more.get("validation_reward_margin").cloned(),
+        skips: report.to_string().contains("Skipped the update of") || spikes.contains("skip"),
         ranks: report.ranks,
     }
 }
@@ -182,14 +187,18 @@ fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
     (0..variants.len()).filter(runs).map(|number| variants[number]).collect()
 }
 
+/// Returns the settings of a run in a table of a device whose ranks share it, or have one each.
+fn sharing(text: &str, sets: &[&str], shared: bool) -> String {
+    format!("{SHARE}={}", if shared { config(text, sets).world_size() } else { 1 })
+}
+
 /// Like [`check`], on a device; if `shared`, all ranks share one.
 fn check_on(device: DeviceChoice, table: &[Row<'_>], shared: bool) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
         let variants = enough_of(variants);
         let run = |variant: &[&str]| {
             let sets = [*common, variant].concat();
-            let ranks = if shared { config(text, &sets).world_size() } else { 1 };
-            run_on(device, text, &[&sets[..], &[&format!("{SHARE}={ranks}")]].concat())
+            run_on(device, text, &[&sets[..], &[&sharing(text, &sets, shared)]].concat())
         };
         let reference = run(variants[0]);
         assert!(reference.losses.iter().all(|loss| f32::from_bits(*loss).is_finite()));
