@@ -242,7 +242,7 @@ fn no_command_trains_the_quickstart() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let seen: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("step 10/500")).collect();
+    let seen: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("step 10/450")).collect();
     assert!(seen.iter().any(|line| line.contains("planned:")), "{seen:?}");
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     // Read to the end, because a full pipe would block the run.
