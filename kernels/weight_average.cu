@@ -42,7 +42,9 @@ KERNEL __launch_bounds__(THREADS)
             for (int i = 0; i < 4; i++) average.at[i] = moved(average.at[i], weight.at[i], fraction);
             store<4>(averages + at, average);
         } else {
-            for (u64 i = at; i < min(at + 4, end); i++) averages[i] = moved(averages[i], weights[i], fraction);
+            for (u64 i = at; i < min(at + 4, end); i++) {
+                averages[i] = moved(averages[i], weights[i], fraction);
+            }
         }
     }
 }
