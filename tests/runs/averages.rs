@@ -74,7 +74,11 @@ const TABLE: &[Row] = &[
         &[&[], &["parallel.data=2", SHARDED], &["parallel.data=3", ZERO_2, PIPELINE], &[STATE]],
     ),
     (RESNET, &[EMA, VALIDATED, "train.steps=4"], &[&[], &["parallel.data=2", ZERO_2], &[PIPELINE, STATE]]),
-    (LLAMA, &[EMA, VALIDATED, "model.experts=4"], &[&[], &["parallel.data=2", ZERO_3], &[TENSOR, SHARDED]]),
+    (
+        LLAMA,
+        &[EMA, VALIDATED, "model.experts=4", "parallel.tensor_lanes=2"],
+        &[&[], &["parallel.data=2", ZERO_3], &[TENSOR, SHARDED]],
+    ),
     // Some steps are skipped, because their gradients are not finite at the loss scale.
     (
         GPT,
