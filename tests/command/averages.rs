@@ -55,11 +55,11 @@ fn evaluation_sampling_and_export_use_the_average_of_a_run() {
 fn the_average_of_adapters_is_merged() {
     let workplace = workplace();
     let at = workplace.path();
-    let sets = ["train.ema=0.5", "lora.rank=4", "optim.learning_rate=0.05", "checkpoint.every=6"];
+    let sets = ["train.ema=0.95", "lora.rank=4", "optim.learning_rate=0.05", "checkpoint.every=6"];
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
     succeeds(at, &[&["train", "run.toml", "--run-dir", "tuned", "--device", "cpu"], &sets[..]].concat());
     let average = loss(at, &["tuned", "--ema"]);
-    assert!((average - loss(at, &["tuned"])).abs() > 1e-4);
+    assert!((average - loss(at, &["tuned"])).abs() > 0.01);
     succeeds(at, &["export", "tuned", "--ema", "--merge", "-o", "merged"]);
     let merged = loss(at, &["merged"]);
     assert!((merged - average).abs() < 1e-5 * average, "{merged} {average}");
