@@ -52,7 +52,7 @@ fn contradictions_in_groups_are_refused() {
             "group 2: learning_rate = 0 is not a positive number in the range of f32",
         ),
         ("[{match='a', beta1=1}]", "group 1: beta1 = 1 is not a number from 0 to below 1"),
-        ("[{match='a', kind='adam'}]", "group 1: kind = \"adam\" is not one of adamw, lion, sgd"),
+        ("[{match='a', kind='adam'}]", "group 1: kind = \"adam\" is not one of adamw, lion, sgd, muon"),
         ("[{match='a', kind='sgd', beta2=0.9}]", "group 1: beta2 has no use with kind = \"sgd\""),
         ("[{match='a'}, {match='a'}]", "group 2: it is called \"a\" as group 1 is: set its name"),
         ("[{match='a', name=''}]", "group 1: name = \"\" is not a name"),
@@ -67,7 +67,7 @@ fn contradictions_in_groups_are_refused() {
         assert!(text.ends_with(&format!("optim.groups: {reason}")), "{text}\n{reason}");
     }
     let text = refusal(LEAST, &["optim.groups={match='a'}"]);
-    assert!(text.contains("optim.groups needs a list of tables with match, name, kind"), "{text}");
+    assert!(text.contains("optim.groups takes a list of tables with match, name, kind"), "{text}");
     let lines = format!("{TWO}[[optim.groups]]\nmatch = \"wte.*\"\n");
     let text = refusal(&lines, &[]);
     assert!(text.starts_with("quick.toml:5: optim.groups: group 3: "), "{text}");

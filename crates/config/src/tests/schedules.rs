@@ -147,7 +147,7 @@ fn lengths_that_contradict_each_other_are_refused() {
         (&["optim.warmup=3 epochs"], words),
         (&["optim.warmup=101%"], words),
         (&["optim.warmup=-1"], words),
-        (&["optim.warmup=0.5"], "optim.warmup needs a number of steps"),
+        (&["optim.warmup=0.5"], "optim.warmup takes a number of steps"),
         (
             &["optim.warmup=2%", "optim.warmup_steps=3"],
             "optim.warmup decides the steps of warm-up, and optim.warmup_steps does: write one",
