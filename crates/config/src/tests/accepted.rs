@@ -40,7 +40,8 @@ fn a_kind_from_the_command_line_drops_keys_of_another_kind() {
     assert_eq!(config.model.kind(), "mlp");
     assert_eq!(
         refusal(&text, &["optim.kind=sgd", "optim.beta1=0.5"]),
-        "--set optim.beta1=0.5: optim.beta1 belongs to optim.kind = \"adamw\" or \"lion\", and optim.kind is \"sgd\""
+        "--set optim.beta1=0.5: optim.beta1 belongs to optim.kind = \"adamw\" or \"lion\" or \"muon\", and \
+         optim.kind is \"sgd\""
     );
 }
 
@@ -305,11 +306,16 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "telemetry.listen",
         "telemetry.listen_publicly",
         "telemetry.tensorboard",
+        // Averages change nothing that is trained.
+        "train.ema",
+        "train.ema_every",
+        "train.ema_start",
         "train.graphs",
         "train.max_nonfinite_steps",
         // It decides nothing until a step runs out of memory; the session's record has both sizes.
         "train.on_out_of_memory",
         "train.patience",
+        "train.validate_ema",
         "train.validate_every",
         "train.validation_micro_batches",
         "train.verify_every",

@@ -254,7 +254,8 @@ fn overrides_are_refused_with_the_argument() {
         (&["model.heads=3"], "--set model.heads=3: model.width = 128 is not a multiple of model.heads = 3"),
         (
             &["optim.kind=sdg"],
-            "--set optim.kind=sdg: optim.kind = \"sdg\" is not \"adamw\" or \"lion\" or \"sgd\": did you mean \"sgd\"?",
+            "--set optim.kind=sdg: optim.kind = \"sdg\" is not \"adamw\" or \"lion\" or \"sgd\" or \"muon\": did you \
+             mean \"sgd\"?",
         ),
         (
             &["memory.limit_bytes=-1"],

@@ -31,7 +31,7 @@ pub(crate) const MOST_COEFFICIENTS: usize = 8;
 pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
 
 /// Scalars of a training step in one device tensor: learning rate, gradient scale, gradient norm and clipping
-/// factor, skip flag, number of updates, loss scale, number of targets, and the fraction that moves averages of
+/// factor, skip flag, number of updates, loss scale, number of targets, and the fraction that averages of
 /// weights move. Operators read and write them on the device, so a step does not wait for the host.
 ///
 /// Setters enqueue a copy on the compute stream and return. Getters wait for the device, and return zeros on
