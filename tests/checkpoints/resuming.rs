@@ -15,7 +15,10 @@ fn checkpoints_of_other_runs_are_refused_by_key() {
              train.seed: 7 here, 1 in the checkpoint",
         ),
         (&["optim.kind=sgd"], "optim.kind: \"sgd\" here, \"adamw\" in the checkpoint"),
-        (&["optim.kind=muon"], "optim.kind: \"muon\" here, \"adamw\" in the checkpoint"),
+        (
+            &["optim.kind=muon"],
+            "optim.kind cannot change when a run is resumed: \"muon\" here, \"adamw\" in the checkpoint",
+        ),
         (&["train.steps=5"], "train.steps = 5: "),
         (
             &["train.micro_batch_size=4", "train.global_batch_size=16"],

@@ -96,17 +96,17 @@ impl Simulated {
 /// Makes all ranks' moves: each message is in the lists of its sender and of its receiver.
 fn make(all: &mut [Simulated], wave: usize, moves: impl Fn(&Wave) -> Vec<Move>) {
     let mut messages: BTreeMap<(usize, usize), Vec<Vec<f64>>> = BTreeMap::new();
-    for rank in 0..all.len() {
-        for one in moves(&all[rank].waves[wave]).iter().filter(|one| one.from == rank) {
-            let values = all[rank].values(wave, &one.source).to_vec();
+    for (rank, memory) in all.iter_mut().enumerate() {
+        for one in moves(&memory.waves[wave]).iter().filter(|one| one.from == rank) {
+            let values = memory.values(wave, &one.source).to_vec();
             messages.entry((one.from, one.to)).or_default().push(values);
         }
     }
     messages.values_mut().for_each(|sent| sent.reverse());
-    for rank in 0..all.len() {
-        for one in moves(&all[rank].waves[wave]).iter().filter(|one| one.to == rank) {
+    for (rank, memory) in all.iter_mut().enumerate() {
+        for one in moves(&memory.waves[wave]).iter().filter(|one| one.to == rank) {
             let values = messages.get_mut(&(one.from, one.to)).and_then(Vec::pop).unwrap();
-            all[rank].values(wave, &one.target).copy_from_slice(&values);
+            memory.values(wave, &one.target).copy_from_slice(&values);
         }
     }
     assert!(messages.values().all(Vec::is_empty), "a message is not received");
@@ -170,7 +170,7 @@ fn every_matrix_reaches_one_owner_and_comes_back() {
 #[test]
 fn owners_share_the_work() {
     let sharding = Sharding::replicated([64, 64]);
-    let part = MatrixPart { ranges: vec![0..4096], slot: Some(0) };
+    let part = MatrixPart { ranges: std::iter::once(0..4096).collect(), slot: Some(0) };
     let parameter = MatrixParameter { matrices: vec![64], sharding, parts: vec![part] };
     for (ranks, most) in [(1, 12), (2, 6), (3, 4), (5, 3)] {
         let grid = RankGrid::new(&[(Axis::Data, ranks)], 0).unwrap();
