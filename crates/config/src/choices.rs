@@ -97,17 +97,6 @@ system::names! {
     }
 }
 
-system::names! {
-    /// The factor of Muon's orthogonalised matrices.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum MuonScale {
-        /// √max(1, rows / columns).
-        Spectral = "spectral",
-        /// 0.2 · √max(rows, columns).
-        Rms = "rms",
-    }
-}
-
 impl OptimKind {
     /// Returns whether the optimizer has the decay rates `beta1` and `beta2`.
     #[must_use]

@@ -67,9 +67,8 @@ mod tokenizer;
 mod tokenizer_warning;
 
 pub use choices::{
-    DataKind, Graphs, LoraBase, LossMean, MatmulPrecision, MuonScale, OffloadPolicy, OnOutOfMemory, OnSpike,
-    OptimKind, Overlap, PartitionPolicy, PreferenceLoss, RecomputePolicy, ScheduleName, StateType,
-    WeightType,
+    DataKind, Graphs, LoraBase, LossMean, MatmulPrecision, OffloadPolicy, OnOutOfMemory, OnSpike, OptimKind,
+    Overlap, PartitionPolicy, PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
 };
 pub use foreign::foreign_key;
 pub use hub::how_to_download;

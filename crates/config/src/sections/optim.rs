@@ -1,12 +1,13 @@
 //! The keys of `[optim]`.
 
 use keys::{Error, Interval, RawValues, Row, Takes, choice, section};
+use parallel::data::MatrixScale;
 
 use super::MOST;
 use super::lora::LoraSection;
 use super::memory::Memory;
 use super::train::Train;
-use crate::choices::{DataKind, MuonScale, OptimKind, ScheduleName, StateType};
+use crate::choices::{DataKind, OptimKind, ScheduleName, StateType};
 use crate::fine_tuning;
 use crate::optim_group::{self, OptimGroup};
 use crate::schedule_length::ScheduleLength;
@@ -146,7 +147,7 @@ section! {
             .only_or_in(Optim::kind, &["muon"], Optim::groups);
         /// The factor of an orthogonalised matrix. "rms" is 0.2 · √max(rows, columns), with which AdamW's
         /// learning rates carry over; "spectral" is √max(1, rows / columns), for rates about 20 times higher.
-        muon_scale: MuonScale = choice!(MuonScale, MuonScale::ALL)
+        muon_scale: MatrixScale = choice!(MatrixScale, MatrixScale::ALL)
             .default("\"rms\"")
             .only_or_in(Optim::kind, &["muon"], Optim::groups);
         /// Coefficients a, b and c of the five Newton–Schulz iterations: X becomes aX + (bG + cG²)X with

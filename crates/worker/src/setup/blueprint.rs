@@ -15,9 +15,9 @@ use crate::build;
 use crate::dataset::Dataset;
 use crate::error::{Result, WorkerError};
 use crate::observers::hooks::ModelHook;
-use crate::setup::boundaries;
 use crate::setup::buffers::{BufferEntry, BufferList};
-use config::{Optim, OptimKind, Precision, RunConfig};
+use crate::setup::{boundaries, muon};
+use config::{Optim, Precision, RunConfig};
 
 /// A parameter of the whole model, or one of the shards that a rank holds of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,7 +138,8 @@ impl Blueprint {
             let key = Optim::groups;
             WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.find(key)))
         })?;
-        check_muon(config, &parameters).map_err(|reason| {
+        let trained = parameters.iter().filter(|entry| entry.trained);
+        muon::check(config, trained.map(|entry| (entry.name.as_str(), entry.role))).map_err(|reason| {
             let key = Optim::kind;
             WorkerError::Refused(format!("{}: {reason}", config.origins.find(key)))
         })?;
@@ -300,32 +301,6 @@ impl Blueprint {
     /// Returns how a stage's optimizer state is sharded over data-parallel ranks.
     pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
-    }
-}
-
-/// Checks that Muon has matrices to update, and that groups of it have nothing else.
-///
-/// # Errors
-/// A sentence about the problem.
-fn check_muon(config: &RunConfig, parameters: &[Entry]) -> std::result::Result<(), String> {
-    let optim = &config.optim;
-    let mut trained = parameters.iter().filter(|entry| entry.trained);
-    for (index, group) in optim.groups.iter().enumerate() {
-        let is_other = |entry: &&Entry| entry.role != ParameterRole::Hidden && group.matches(&entry.name);
-        if group.kind == Some(OptimKind::Muon)
-            && let Some(other) = trained.clone().find(is_other)
-        {
-            return Err(format!(
-                "{}: group {}: muon updates matrices of hidden layers, and {} is none",
-                Optim::groups,
-                index + 1,
-                other.name
-            ));
-        }
-    }
-    match optim.kind == OptimKind::Muon && !trained.any(|entry| entry.role == ParameterRole::Hidden) {
-        true => Err(format!("{} = \"muon\": the model trains no matrix of a hidden layer", Optim::kind)),
-        false => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod blueprint;
 pub(crate) mod boundaries;
 pub(crate) mod buffers;
+mod muon;
 pub mod placement;
 pub mod preallocation;
 pub(crate) mod start;

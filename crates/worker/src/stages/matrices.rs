@@ -6,7 +6,7 @@ use collective::RankGrid;
 use config::RunConfig;
 use device::Device;
 use nn::Parameter;
-use parallel::data::{MatrixOwners, MatrixParameter, MatrixPart, MatrixScale, OptimizerShards, StageRanks};
+use parallel::data::{MatrixOwners, MatrixParameter, MatrixPart, OptimizerShards, StageRanks};
 use parallel::pipeline::StagePart;
 use tensor::ops::orthogonalise::NewtonSchulz;
 
@@ -52,7 +52,7 @@ pub fn groups(
     }
     let shards = parts.first().map_or(1, |part| part.reduction.shards().ranks());
     let ranks = StageRanks::new(grid, config.parallel.replica_axes(), shards);
-    let rules = (rules(config), scale(config));
+    let rules = (rules(config), config.optim.muon_scale);
     let with_owners = |(optim, matrices): (ParameterOptim, Vec<MatrixParameter>)| {
         let owners = MatrixOwners::new(device, &ranks, &matrices, rules)?;
         Ok(MatrixGroup { optim, owners })
@@ -95,11 +95,4 @@ fn rules(config: &RunConfig) -> NewtonSchulz {
     let mut written = config.optim.muon_coefficients.iter();
     let coefficients = std::array::from_fn(|_| written.next().copied().unwrap_or_default() as f32);
     NewtonSchulz { coefficients, ..NewtonSchulz::default() }
-}
-
-fn scale(config: &RunConfig) -> MatrixScale {
-    match config.optim.muon_scale {
-        config::MuonScale::Spectral => MatrixScale::Spectral,
-        config::MuonScale::Rms => MatrixScale::Rms,
-    }
 }

@@ -11,13 +11,15 @@ use super::stage_ranks::{Position, StageRanks};
 /// Alignment of matrices in the staging memory, in elements: 512 bytes.
 const ALIGNMENT: usize = 256;
 
-/// Factor of an orthogonalised matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MatrixScale {
-    /// √max(1, rows / columns): updates have equal spectral norms relative to the shape.
-    Spectral,
-    /// 0.2 · √max(rows, columns): elements change about as much as AdamW's.
-    Rms,
+system::names! {
+    /// Factor of an orthogonalised matrix.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MatrixScale {
+        /// √max(1, rows / columns): updates have equal spectral norms relative to the shape.
+        Spectral = "spectral",
+        /// 0.2 · √max(rows, columns): elements change about as much as AdamW's.
+        Rms = "rms",
+    }
 }
 
 impl MatrixScale {
