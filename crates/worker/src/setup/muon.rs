@@ -3,8 +3,8 @@
 use config::{Optim, OptimKind, RunConfig};
 use nn::ParameterRole;
 
-/// Checks that Muon has matrices to update, and that groups of it have nothing else. `trained` has the name and
-/// role of each trained parameter of the whole model.
+/// Checks that Muon has matrices to update, and that groups of it have nothing else. `trained` has the
+/// name and role of each trained parameter of the whole model.
 ///
 /// # Errors
 /// A sentence about the problem.
