@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 
 use crate::arguments::count;
 use crate::error::CliError;
-use bench::{check_hosts, describe_device, measure_network};
+use bench::{Extent, check_hosts, describe_device, measure_network, measured_calls};
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
-    FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Try, plan_page, plan_precision, plan_run,
-    propose, search_largest, timed_partitions,
+    ClassRatio, FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Try, plan_page, plan_precision,
+    plan_run, propose, search_largest, timed_partitions,
 };
 use run::Startup;
 use system::pace::Pace;
 use telemetry::units::{counted, parse_bytes};
 
+use crate::bench_predict::measured_steps;
 use crate::layer_profile;
 use crate::output::{note, print};
 use crate::outputs::{Force, Kind, Output};
@@ -74,6 +75,14 @@ pub(crate) struct PlanArgs {
         conflicts_with_all = ["config", "set", "capacity", "json"]
     )]
     describe: Option<Option<PathBuf>>,
+    /// With --describe, measure for a minute only, and scale the description that Plimsoll has of this model
+    /// of GPU to the present one. GPUs of a model differ by a few per cent.
+    #[arg(long, requires = "describe")]
+    quick: bool,
+    /// With --describe, measure nothing, and add the calls of the steps in LINES to FILE. Such lines are
+    /// printed by `plimsoll bench predict --json --calls`.
+    #[arg(long, value_name = "LINES", requires = "describe", conflicts_with = "quick")]
+    add: Vec<PathBuf>,
     /// Time the model's layers on one device of this host and write the times to FILE. With parallel.profile
     /// = FILE, plans and runs partition the layers over pipeline stages by these times.
     #[arg(
@@ -102,7 +111,7 @@ impl PlanArgs {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let target = PlanTarget::from_argument(&args.device)?;
     if let Some(file) = &args.describe {
-        return describe(&target, file.as_deref(), args.force);
+        return describe(&target, file.as_deref(), args);
     }
     let (config, is_raised) = match &args.fit {
         Some(_) => with_enough_lanes(args)?,
@@ -232,18 +241,29 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
     verdict(!proposals.list.is_empty())
 }
 
-fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<(), CliError> {
+fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result<(), CliError> {
+    if !args.add.is_empty() {
+        return add_calls(file, &args.add);
+    }
     let startup = Startup::begin()?;
     if startup.is_in_job() {
         return describe_network(startup, file);
     }
-    let output = file.map(|path| force.output("--describe", path, Kind::Measurement)).transpose()?;
+    let output = file.map(|path| args.force.output("--describe", path, Kind::Measurement)).transpose()?;
     let pace = Pace::of_files();
-    let device = describe_device(target, &|done, all| {
+    let extent = if args.quick { Extent::Quick } else { Extent::Full };
+    let (device, ratios) = describe_device(target, extent, &|done, all| {
         if pace.is_due() {
             note(&format!("measured {done} of {all} steps"));
         }
     })?;
+    for ClassRatio { class, ratio, seconds } in ratios {
+        let percent = 100.0 * (ratio - 1.0);
+        note(&format!(
+            "{class}: {percent:+.1} % of the described time, from {:.1} ms of calls",
+            1e3 * seconds
+        ));
+    }
     if let Some(path) = device.remember()? {
         note(&format!("runs on this host are predicted by it from now on: {}", path.display()));
     }
@@ -251,6 +271,18 @@ fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<()
     let (Some(path), Some(output)) = (file, output) else { return print(&description) };
     output.write(&description)?;
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))
+}
+
+/// Adds the calls of measured steps to the description in `file`.
+fn add_calls(file: Option<&Path>, lines: &[PathBuf]) -> Result<(), CliError> {
+    let nameless =
+        || CliError::Refused("--add: name the file of the description: --describe FILE".to_owned());
+    let (device, output) = described(file.ok_or_else(nameless)?)?;
+    let steps = lines.iter().map(|path| measured_steps(path)).collect::<Result<Vec<_>, _>>()?.concat();
+    let calls = measured_calls(&device, &steps)?;
+    let added: usize = calls.iter().map(|calls| calls.samples.len()).sum();
+    output.write(&device.with_calls(calls).to_toml()?)?;
+    print(&format!("{} of {} added", counted(added as u64, "call"), counted(steps.len() as u64, "step")))
 }
 
 /// Adds the network between the hosts of a job to the description in `file`.

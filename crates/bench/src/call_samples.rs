@@ -15,7 +15,7 @@ use collective::Communicator;
 use device::cuda::TimedCall;
 use device::{CopyKind, DType, Device, LoggedCall, StreamKind};
 use plan::{CallSize, MeasuredCalls, step_calls};
-use steps::{MeasuredModel, steps};
+use steps::{MeasuredModel, quick_steps, steps};
 use system::threads;
 use telemetry::EnergyCounter;
 use worker::setup::placement::{Gpus, Placement};
@@ -59,15 +59,37 @@ pub(crate) struct CallMeasurements {
     pub(crate) step_watts: Option<f64>,
 }
 
+/// The steps that are measured for a description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All steps, from which a device is described.
+    Full,
+    /// A few of them, which take about a minute, to scale the description of another GPU of the same model.
+    Quick,
+}
+
+impl Extent {
+    fn steps(self) -> Vec<MeasuredModel> {
+        match self {
+            Extent::Full => steps(),
+            Extent::Quick => quick_steps(),
+        }
+    }
+}
+
 /// Measures the calls of steps on identical GPUs, which should be otherwise idle and share the work. Calls
 /// `progress` with the numbers of measured and of all steps.
 ///
 /// # Errors
 /// A GPU fails, or a step's calls differ from its log.
-pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<CallMeasurements> {
+pub(crate) fn measure(
+    gpus: &[Gpus],
+    extent: Extent,
+    progress: &dyn Fn(usize, usize),
+) -> Result<CallMeasurements> {
     let Some(first) = gpus.first() else { return Err(BenchError::Refused("--describe: no GPU".to_owned())) };
     let gain = graph_gain_seconds(first)?;
-    let measured = measured_steps(gpus, &steps(), gain, progress)?;
+    let measured = measured_steps(gpus, &extent.steps(), gain, progress)?;
     let event = event_seconds(&measured);
     let mut samples: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
     for step in &measured {
@@ -231,7 +253,7 @@ impl MeasuredStep {
 }
 
 /// Returns a call's seconds between two events, minus the `event` seconds that the events take.
-fn without(event: f64, seconds: f64) -> f64 {
+pub(crate) fn without(event: f64, seconds: f64) -> f64 {
     (seconds - event).max(LEAST_PART * seconds)
 }
 
@@ -244,7 +266,8 @@ fn event_seconds(steps: &[MeasuredStep]) -> f64 {
     if seconds.is_empty() { 0.0 } else { median(&seconds) }
 }
 
-fn is_timed(call: &LoggedCall) -> bool {
+/// Returns whether a profile times this call.
+pub(crate) fn is_timed(call: &LoggedCall) -> bool {
     match call {
         LoggedCall::Kernel(_) | LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => true,
         LoggedCall::Copy { kind, bytes, .. } => {
@@ -254,8 +277,8 @@ fn is_timed(call: &LoggedCall) -> bool {
     }
 }
 
-/// Returns the first difference between a profile and the planned calls.
-fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
+/// Returns the first difference between a profile and the planned calls; `None` if they agree.
+pub(crate) fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
     let differs = |(call, timed): (&LoggedCall, &TimedCall)| CallSize::family(call) != Some(timed.family);
     let index = calls.iter().zip(profile).position(differs);
     if index.is_none() && calls.len() == profile.len() {
@@ -327,17 +350,18 @@ struct TimedSteps {
 /// Times some steps as a whole, then the calls of further steps.
 fn timed(setup: &Setup) -> Result<TimedSteps> {
     let mut worker = Worker::new(setup, Communicator::solo())?;
-    let device: Device = worker.device().clone();
-    let (mut step, seconds, watts) = timed_steps(&mut worker)?;
+    let (step, seconds, watts) = timed_steps(&mut worker)?;
     let replayed = worker.replayed_steps() > 0;
-    let mut profiles = Vec::new();
-    for _ in 0..STEPS {
-        device.begin_profile_ahead()?;
-        worker.step(step)?;
-        profiles.push(device.end_profile()?);
-        step += 1;
-    }
+    let profiles = (0..STEPS).map(|more| profile(&mut worker, step + more)).collect::<Result<_>>()?;
     Ok(TimedSteps { profiles, seconds, watts, replayed })
+}
+
+/// Returns the calls of step `step`, each timed alone.
+pub(crate) fn profile(worker: &mut Worker, step: u64) -> Result<Vec<TimedCall>> {
+    let device: Device = worker.device().clone();
+    device.begin_profile_ahead()?;
+    worker.step(step)?;
+    Ok(device.end_profile()?)
 }
 
 /// Warms up, then times steps as a whole. Returns the number of the next step, the seconds of one step, and

@@ -7,13 +7,13 @@ use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
-use crate::call_samples;
+use crate::call_samples::{self, CallMeasurements, Extent};
 use crate::error::{BenchError, Result};
 use crate::links::{self, Groups};
 use crate::rates::{Rates, host_copy_bytes_per_second, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
-use plan::{DeviceRates, MeasuredCalls, Overhead, PlanDevice, Power};
+use plan::{ClassRatio, DeviceRates, MeasuredCalls, Overhead, PlanDevice, Power};
 use run::failure;
 use worker::setup::placement::{DeviceChoice, Gpus, Placement, describe};
 use worker::{Setup, Worker};
@@ -41,11 +41,17 @@ const LINK_BYTES: usize = 1 << 30;
 /// small model run on the largest power of two of the available GPUs. Then the GPUs make all connections that
 /// any run may make. The result contains the memory that the driver reports as used, and the measured rates.
 /// Finally the GPUs share the measurement of many models' steps; `progress` gets the numbers of measured and
-/// of all steps.
+/// of all steps. With [`Extent::Quick`] only a few steps are measured, by which the repository's description of
+/// such a GPU is scaled; the ratios are returned, too.
 ///
 /// # Errors
 /// The target is a file, which already is a description, or GPUs are missing or fail.
-pub fn describe_device(target: &PlanTarget, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
+pub fn describe_device(
+    target: &PlanTarget,
+    extent: Extent,
+    progress: &dyn Fn(usize, usize),
+) -> Result<(PlanDevice, Vec<ClassRatio>)> {
+    let unscaled = |device| (device, Vec::new());
     match target {
         PlanTarget::File(path) => {
             let text = format!("--describe: {} is already a description", path.display());
@@ -55,13 +61,51 @@ pub fn describe_device(target: &PlanTarget, progress: &dyn Fn(usize, usize)) -> 
             let text = format!("--describe: launch/devices/{name}.toml is already a description");
             Err(BenchError::Refused(text))
         }
-        PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => Ok(PlanDevice::host()),
+        PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => Ok(unscaled(PlanDevice::host())),
         PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
-            (Err(_), DeviceChoice::Auto) => Ok(PlanDevice::host()),
+            (Err(_), DeviceChoice::Auto) => Ok(unscaled(PlanDevice::host())),
             (Err(why), _) => Err(BenchError::Refused(format!("--device cuda: {why}"))),
-            (Ok(gpus), _) => measure(gpus.len(), progress),
+            (Ok(gpus), _) if extent == Extent::Quick => scaled(gpus.len(), progress),
+            (Ok(gpus), _) => measure(gpus.len(), progress).map(unscaled),
         },
     }
+}
+
+/// Scales the repository's description of this model of GPU to the GPUs of this host.
+fn scaled(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<(PlanDevice, Vec<ClassRatio>)> {
+    let description = describe(0)?;
+    let Some(shipped) = PlanDevice::of_model(&description.model)?.filter(|device| !device.times.is_empty())
+    else {
+        let text = format!(
+            "--quick scales a description with measured calls, and Plimsoll has none of {}: write --describe \
+             without --quick",
+            description.model
+        );
+        return Err(BenchError::Refused(text));
+    };
+    let alone = |ordinal| Gpus { first_rank: 0, ordinals: vec![ordinal], description: description.clone() };
+    let gpus: Vec<_> = (0..gpus).map(alone).collect();
+    let calls = call_samples::measure(&gpus, Extent::Quick, progress)?;
+    let (mut device, ratios) = shipped.scaled(&calls.calls);
+    set_host_rates(&mut device, &calls);
+    round_samples(&mut device);
+    Ok((device, ratios))
+}
+
+/// Sets the measured rates of the host and of CUDA graphs.
+fn set_host_rates(device: &mut PlanDevice, calls: &CallMeasurements) {
+    if let Some(rates) = &mut device.rates {
+        rates.launch_seconds = Some(legible(calls.launch_seconds));
+        rates.kernel_seconds = Some(legible(calls.kernel_seconds));
+        rates.graph_seconds = Some(legible(calls.graph_seconds));
+        rates.graph_gain_seconds = Some(legible(calls.graph_gain_seconds));
+    }
+}
+
+fn round_samples(device: &mut PlanDevice) {
+    device.times.iter_mut().flat_map(|calls| &mut calls.samples).for_each(|[.., seconds]| {
+        *seconds = legible(*seconds);
+    });
 }
 
 /// Measurements of one rank.
@@ -107,14 +151,10 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     };
     let on_host = cuda::availability().map_or(ranks, |gpus| gpus.len());
     let alone = |ordinal| Gpus { first_rank: 0, ordinals: vec![ordinal], description: description.clone() };
-    let calls = call_samples::measure(&(0..on_host).map(alone).collect::<Vec<_>>(), progress)?;
+    let gpus: Vec<_> = (0..on_host).map(alone).collect();
+    let calls = call_samples::measure(&gpus, Extent::Full, progress)?;
     let mut device = described(&description, &all, PlanDevice::shipped()?);
-    if let Some(rates) = &mut device.rates {
-        rates.launch_seconds = Some(legible(calls.launch_seconds));
-        rates.kernel_seconds = Some(legible(calls.kernel_seconds));
-        rates.graph_seconds = Some(legible(calls.graph_seconds));
-        rates.graph_gain_seconds = Some(legible(calls.graph_gain_seconds));
-    }
+    set_host_rates(&mut device, &calls);
     device.gpus_per_host = Some(on_host);
     let limits = all.iter().filter_map(|rank| rank.power_limit);
     let step_watts = calls.step_watts.map(legible);
@@ -125,9 +165,7 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
         rates.link_seconds = shortest_message(&operations).or(rates.link_seconds);
     }
     device.times.extend(operations);
-    device.times.iter_mut().flat_map(|calls| &mut calls.samples).for_each(|[.., seconds]| {
-        *seconds = legible(*seconds);
-    });
+    round_samples(&mut device);
     Ok(device)
 }
 
@@ -224,7 +262,7 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
 }
 
 /// Rounds to four digits, more than repeated measurements agree in.
-fn legible(rate: f64) -> f64 {
+pub(crate) fn legible(rate: f64) -> f64 {
     // A multiple of a power of ten could have many digits.
     format!("{rate:.3e}").parse().unwrap_or(rate)
 }

@@ -29,6 +29,7 @@ mod options;
 mod pipeline;
 mod predict;
 mod profile;
+mod random_configs;
 mod ranks;
 mod rates;
 mod scaling;
@@ -37,6 +38,7 @@ mod steps;
 mod timeline;
 
 pub use attention::{AttentionSizes, AttentionTime, attention_device, bench_attention};
+pub use call_samples::Extent;
 pub use describe::describe_device;
 pub use error::{BenchError, Result};
 pub use experts::{ExpertSizes, ExpertTime, Spread, bench_experts};
@@ -49,10 +51,11 @@ pub use operators::{OperatorOptions, profile_operators};
 pub use options::{BenchOptions, GPU_WARM_UP, measures_gpu};
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
 pub use predict::{
-    FamilyDifference, PredictCase, Prediction, absolute_errors, bench_prediction, cases_of, predict_cases,
-    tiny_predict_cases,
+    CallDifference, FamilyDifference, PredictCase, Prediction, PredictionErrors, bench_prediction, cases_of,
+    measured_calls, predict_cases, tiny_predict_cases,
 };
 pub use profile::take_profile;
+pub use random_configs::{RandomConfig, RandomRanks, random_configs};
 pub use rates::Rates;
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 pub use step::{FamilyTime, StepMeasure, bench_step};

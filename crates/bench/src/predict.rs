@@ -1,17 +1,20 @@
 //! Compares predicted with measured steps, over many configurations.
 
 mod cases;
+mod measured;
 
 use std::collections::BTreeMap;
 
-use plan::{DeviceRanks, FamilySeconds, PlanDevice, PlanTarget, StepTime, prepare_shapes};
+use plan::{DeviceRanks, MeasuredCalls, PlanDevice, PlanTarget, StepTime, prepare_shapes};
 use serde::{Deserialize, Serialize};
 use worker::{DeviceChoice, Placement, is_out_of_memory};
 
+use crate::describe::legible;
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, measures_gpu, median};
-use crate::step::bench_step;
 pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
+pub use measured::CallDifference;
+use measured::{MeasuredStep, measure};
 
 /// A configuration's predicted and measured step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,15 +23,22 @@ pub struct Prediction {
     pub model: String,
     /// Keys besides the model's sizes, each as `section.key=value`.
     pub set: Vec<String>,
+    /// Model of the measured device.
+    #[serde(default)]
+    pub device_model: String,
     /// Predicted seconds of a step; `None` on a CPU, whose calls have no description.
     pub predicted_step_seconds: Option<f64>,
     /// Median measured seconds of a step.
     pub measured_step_seconds: f64,
-    /// Families of calls, sorted by the difference between predicted and measured time, the largest first.
+    /// Families of calls, or phases of a step of several ranks, sorted by the difference between predicted and
+    /// measured time, the largest first.
     pub families: Vec<FamilyDifference>,
+    /// Calls by kind and size; empty unless requested, and for several ranks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallDifference>,
 }
 
-/// Predicted and measured time of one family of calls in a step, each call measured alone.
+/// Predicted and measured time of one family of calls in a step, or of one phase.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FamilyDifference {
     /// Name of the family.
@@ -46,55 +56,94 @@ impl Prediction {
         Some(self.predicted_step_seconds? / self.measured_step_seconds - 1.0)
     }
 
-    /// Returns the same measurement with a new prediction, for the device described by `target`. `None` if
-    /// the configuration is not in [`predict_cases`] or does not fit.
+    /// Returns the same measurement with a new prediction, for the device described by `target`. Families keep
+    /// the predicted times of the first prediction. `None` if the configuration is unknown or does not fit.
     pub fn again(&self, target: &PlanTarget) -> Result<Option<Self>> {
-        let is_of = |case: &PredictCase| case.model == self.model && case.sets == self.set;
-        let Some(case) = predict_cases().into_iter().find(is_of) else { return Ok(None) };
-        let predicted = match predicted(&case, target) {
+        let Some(case) = PredictCase::again(&self.model, &self.set) else { return Ok(None) };
+        let predicted = match predict(&case, target) {
             Err(error) if is_out_of_memory(&error) => return Ok(None),
-            predicted => predicted?,
+            predicted => predicted?.0,
         };
-        let measured =
-            self.families.iter().map(|family| (family.family.clone(), family.measured_seconds)).collect();
-        Ok(Some(Prediction::from_times(&case, predicted.as_ref(), self.measured_step_seconds, measured)))
+        Ok(Some(Prediction {
+            predicted_step_seconds: predicted.map(|time| time.step_seconds),
+            ..self.clone()
+        }))
     }
 
-    fn from_times(
-        case: &PredictCase,
-        predicted: Option<&StepTime>,
-        measured_step_seconds: f64,
-        mut measured: BTreeMap<String, f64>,
-    ) -> Self {
-        let mut families = Vec::new();
-        for FamilySeconds { family, seconds, .. } in predicted.iter().flat_map(|time| &time.families) {
-            let measured_seconds = measured.remove(*family).unwrap_or(0.0);
-            let family = (*family).to_owned();
-            families.push(FamilyDifference { family, predicted_seconds: *seconds, measured_seconds });
-        }
-        let unpredicted = |(family, measured_seconds)| FamilyDifference {
-            family,
-            predicted_seconds: 0.0,
-            measured_seconds,
-        };
-        families.extend(measured.into_iter().map(unpredicted));
+    fn new(case: &PredictCase, predicted: Option<&StepTime>, measured: MeasuredStep) -> Self {
+        let MeasuredStep { device_model, seconds, mut families, calls } = measured;
         let by = |family: &FamilyDifference| (family.predicted_seconds - family.measured_seconds).abs();
         families.sort_by(|one, other| by(other).total_cmp(&by(one)));
         Prediction {
-            model: case.model.to_owned(),
+            model: case.model.clone(),
             set: case.sets.clone(),
+            device_model,
             predicted_step_seconds: predicted.map(|time| time.step_seconds),
-            measured_step_seconds,
+            measured_step_seconds: seconds,
             families,
+            calls,
         }
     }
 }
 
-/// Returns the median and the largest absolute error of predictions; `None` without predictions.
-#[must_use]
-pub fn absolute_errors(predictions: &[Prediction]) -> Option<(f64, f64)> {
-    let errors: Vec<_> = predictions.iter().filter_map(Prediction::error).map(f64::abs).collect();
-    (!errors.is_empty()).then(|| (median(&errors), errors.iter().copied().fold(0.0, f64::max)))
+/// Share of a step below which all calls of one kind and size are not worth a sample.
+const LEAST_SHARE: f64 = 2e-4;
+
+/// Returns the measured calls of steps on a device of this model, for its description.
+///
+/// # Errors
+/// A step was measured on another model, or without its calls.
+pub fn measured_calls(device: &PlanDevice, steps: &[Prediction]) -> Result<Vec<MeasuredCalls>> {
+    let mut all: BTreeMap<&str, Vec<[f64; 4]>> = BTreeMap::new();
+    for step in steps {
+        if step.device_model != device.model {
+            let text = format!(
+                "--add: a step of {} was measured on \"{}\", and the description is of \"{}\"",
+                step.model, step.device_model, device.model
+            );
+            return Err(BenchError::Refused(text));
+        }
+        if step.calls.is_empty() {
+            let text = "--add: a step has no calls: measure it with `plimsoll bench predict --json --calls` on \
+                        one rank";
+            return Err(BenchError::Refused(text.to_owned()));
+        }
+        let least = LEAST_SHARE * step.measured_step_seconds;
+        let counts = |call: &&CallDifference| call.measured_seconds >= least;
+        for CallDifference { call, size: [a, b, c], calls, measured_seconds, .. } in
+            step.calls.iter().filter(counts)
+        {
+            let seconds = legible(measured_seconds / (*calls).max(1) as f64);
+            all.entry(call).or_default().push([*a, *b, *c, seconds]);
+        }
+    }
+    let calls = |(call, samples): (&str, _)| MeasuredCalls { call: call.to_owned(), samples };
+    Ok(all.into_iter().map(calls).collect())
+}
+
+/// Absolute errors of predictions, relative to the measured times.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PredictionErrors {
+    /// Median.
+    #[serde(rename = "median_error")]
+    pub median: f64,
+    /// Value that 19 of 20 errors do not exceed.
+    #[serde(rename = "error_of_19_in_20")]
+    pub most: f64,
+    /// Largest.
+    #[serde(rename = "largest_error")]
+    pub largest: f64,
+}
+
+impl PredictionErrors {
+    /// Returns the errors of `predictions`; `None` without predictions.
+    #[must_use]
+    pub fn new(predictions: &[Prediction]) -> Option<Self> {
+        let mut errors: Vec<_> = predictions.iter().filter_map(Prediction::error).map(f64::abs).collect();
+        errors.sort_by(f64::total_cmp);
+        let most = *errors.get((errors.len() * 19).div_ceil(20).checked_sub(1)?)?;
+        Some(PredictionErrors { median: median(&errors), most, largest: *errors.last()? })
+    }
 }
 
 /// Returns the configurations to measure on this device.
@@ -104,31 +153,30 @@ pub fn cases_of(device: DeviceChoice) -> Vec<PredictCase> {
 }
 
 /// Predicts a step of a case on the device described by `target`, and measures it on the device of `options`.
-/// `None` if it does not fit.
+/// `None` if it does not fit, and for a random one that Plimsoll refuses.
 pub fn bench_prediction(
     case: &PredictCase,
     target: &PlanTarget,
     options: &BenchOptions,
 ) -> Result<Option<Prediction>> {
-    let predicted = match predicted(case, target) {
-        Err(error) if is_out_of_memory(&error) => return Ok(None),
+    let (predicted, device) = match predict(case, target) {
+        Err(error) if is_out_of_memory(&error) || case.is_random() => return Ok(None),
         predicted => predicted?,
     };
-    let measured = match bench_step(case.config()?, options) {
-        Err(error) if is_out_of_memory(&error) => return Ok(None),
-        measured => measured?,
-    };
-    let families = measured.families.iter();
-    let families = families.map(|of| (of.family.to_owned(), of.milliseconds / 1e3)).collect();
-    Ok(Some(Prediction::from_times(case, predicted.as_ref(), measured.median(), families)))
+    match measure(case.config()?, predicted.as_ref(), &device, options) {
+        Err(error) if is_out_of_memory(&error) => Ok(None),
+        measured => Ok(Some(Prediction::new(case, predicted.as_ref(), measured?))),
+    }
 }
 
-fn predicted(case: &PredictCase, target: &PlanTarget) -> Result<Option<StepTime>> {
+/// Returns the predicted step, `None` on a CPU, and the device of the prediction.
+fn predict(case: &PredictCase, target: &PlanTarget) -> Result<(Option<StepTime>, PlanDevice)> {
     let config = case.config()?;
     let ranks = DeviceRanks::from_config(&config);
     let device: PlanDevice = target.device(None, ranks)?;
     let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
-    StepTime::predict(&setup, &device).map_err(BenchError::from)
+    let time = StepTime::predict(&setup, &device).map_err(BenchError::from)?;
+    Ok((time, device))
 }
 
 #[cfg(test)]
@@ -141,7 +189,8 @@ mod tests {
         vision::register().unwrap();
         let target = PlanTarget::from_argument("h200").unwrap();
         for case in predict_cases() {
-            let time = predicted(&case, &target).unwrap_or_else(|error| panic!("{case:?}: {error}")).unwrap();
+            let (time, _) = predict(&case, &target).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+            let time = time.unwrap();
             assert!(time.step_seconds > 1e-3 && time.step_seconds < 10.0, "{case:?}\n{time}");
         }
     }

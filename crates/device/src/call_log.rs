@@ -12,7 +12,7 @@ use crate::dtype::DType;
 use crate::kernels::Function;
 use crate::matmul_table::MatmulKey;
 use crate::stream::StreamKind;
-use crate::work::Work;
+use crate::work::{Tiling, Work};
 
 /// A call in a log.
 #[derive(Clone, Debug)]
@@ -80,6 +80,8 @@ pub struct LoggedKernel {
     pub stream: StreamKind,
     /// Minimum bytes and FLOPs; no bytes for kernels that move only a few.
     pub work: Work,
+    /// Division of the work, if it decides the time.
+    pub tiling: Option<Tiling>,
 }
 
 /// Source and destination of a copy.

@@ -94,4 +94,4 @@ pub use repeated_call::RepeatedCall;
 pub use stream::StreamKind;
 pub use system::names;
 pub use transfer::HostCopy;
-pub use work::Work;
+pub use work::{Tiling, Work};

@@ -18,6 +18,18 @@ impl Work {
     }
 }
 
+/// How a kernel divides its work, for predictions of its time. Only kernels whose time follows neither from
+/// their minimum work nor from their blocks have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Units of work, each of which one multiprocessor computes.
+    pub units: u64,
+    /// FLOPs of whole tiles, with those of padding and of hidden values.
+    pub flops: u64,
+    /// Whether the kernel draws random numbers for dropout.
+    pub drops: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::Work;

@@ -31,14 +31,17 @@ pub(crate) struct CallTimes {
 
 /// Typical ratio of measured to modelled time, by prefix of the kernel's kind, for kernels without samples.
 /// Taken from GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
-const TYPICAL: [(&str, f64); 13] = [
+const TYPICAL: [(&str, f64); 16] = [
     ("attention.statistics", 1.25),
     ("attention_f32.delta", 1.25),
-    ("attention_hopper_forward", 2.7),
-    ("attention_hopper_backward", 2.0),
-    ("attention_f32", 4.0),
-    ("experts_hopper", 1.4),
-    ("attention", 4.5),
+    ("attention_wide.statistics", 1.25),
+    ("attention_hopper_forward", 2.1),
+    ("attention_hopper_backward", 1.6),
+    ("attention_hopper_wide", 2.1),
+    ("attention_f32", 2.3),
+    ("attention_wide", 2.8),
+    ("attention", 3.5),
+    ("experts_hopper", 1.8),
     ("linear.", 1.9),
     ("embedding", 1.8),
     ("fp8_linear", 1.16),
@@ -51,6 +54,9 @@ const TYPICAL: [(&str, f64); 13] = [
 const TYPICAL_MATMUL: f64 = 1.17;
 /// Typical ratio of a convolution's time to the model.
 const TYPICAL_CONVOLUTION: f64 = 1.6;
+/// Waves of units for which the last units of attention keep some multiprocessors waiting. The units of a
+/// causal kernel differ in size; those of Hopper's kernels are equal, and are counted.
+const TAIL_WAVES: f64 = 1.6;
 /// One multiprocessor alone reaches this multiple of its share of the memory's rate.
 const ALONE: f64 = 2.0;
 
@@ -220,11 +226,11 @@ impl CallTimes {
                 };
                 let typical = TYPICAL.iter().find(|(kind, _)| size.kind.starts_with(kind));
                 let ratio = typical.map_or(1.0, |(_, ratio)| *ratio);
-                // Blocks of attention read their operands from caches.
-                let is_attention = family.starts_with("attention") && kernel.work.flops > 0;
-                let cached = |[blocks, _, flops]: [f64; 3]| [blocks, 0.0, flops];
-                self.corrected(&size, ratio, |size| {
-                    self.kernel(if is_attention { cached(size) } else { size }, rate)
+                // Hopper's kernels divide their work evenly.
+                let has_equal_units = family.contains("hopper");
+                self.corrected(&size, ratio, |size| match kernel.tiling {
+                    Some(_) => self.tiled(size, rate, has_equal_units),
+                    None => self.kernel(size, rate),
                 })
             }
             LoggedCall::Matmul { key, work } => {
@@ -274,6 +280,13 @@ impl CallTimes {
         // A few blocks reach only a fraction of the device's rates.
         let part = (ALONE * blocks / self.multiprocessors).clamp(f64::EPSILON, 1.0);
         self.rates.kernel() + (bytes / self.rates.memory_bytes).max(flops / flops_rate) / part
+    }
+
+    /// Returns the seconds of a kernel that divides these FLOPs into units and reads its operands from caches.
+    fn tiled(&self, [units, _, flops]: [f64; 3], flops_rate: f64, has_equal_units: bool) -> f64 {
+        let waves = units / self.multiprocessors;
+        let longer = if has_equal_units { waves.ceil() / waves } else { 1.0 + TAIL_WAVES / waves };
+        self.rates.kernel() + flops / flops_rate * longer
     }
 
     fn matmul_rate(&self, [a, b, _]: [DType; 3], tf32: bool) -> MatmulRate {

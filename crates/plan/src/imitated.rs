@@ -115,7 +115,7 @@ impl PlanDevice {
     ///
     /// # Errors
     /// The embedded file is invalid, which a test rules out.
-    pub(crate) fn of_model(model: &str) -> Result<Option<Self>> {
+    pub fn of_model(model: &str) -> Result<Option<Self>> {
         for (name, text) in DESCRIPTIONS {
             let device = Self::parse(text, name)?;
             if device.model == model {
@@ -286,6 +286,32 @@ impl PlanDevice {
             }
         }
         self
+    }
+
+    /// Adds measured calls. A newer measurement replaces that of a call of the same kind and size.
+    #[must_use]
+    pub fn with_calls(mut self, measured: Vec<MeasuredCalls>) -> Self {
+        for MeasuredCalls { call, samples } in measured {
+            let index = self.times.iter().position(|calls| calls.call == call).unwrap_or_else(|| {
+                self.times.push(MeasuredCalls { call, samples: Vec::new() });
+                self.times.len() - 1
+            });
+            let described = &mut self.times[index].samples;
+            for sample in samples {
+                match described.iter_mut().find(|other| other[..3] == sample[..3]) {
+                    Some(other) => *other = sample,
+                    None => described.push(sample),
+                }
+            }
+        }
+        self.times.sort_by(|one, other| one.call.cmp(&other.call));
+        self
+    }
+
+    /// Returns the seconds by which a call starts sooner within a CUDA graph than without.
+    #[must_use]
+    pub fn graph_gain_seconds(&self) -> f64 {
+        self.rates.as_ref().and_then(|rates| rates.graph_gain_seconds).unwrap_or(0.0)
     }
 
     /// Returns the number of GPUs per host.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use collective::{PEER_COPIES, PEER_SUMS};
-use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel};
+use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, Tiling};
 use serde::{Deserialize, Serialize};
 
-/// Matmuls need dimensions that are multiples of this for their fast algorithms.
-const ALIGNMENT: usize = 8;
+/// Multiples of elements to which the rows of a matmul's operands may be aligned. Algorithms need the first for
+/// full speed.
+const ALIGNMENTS: [usize; 4] = [8, 4, 2, 1];
 
 /// Measured communication operations; the first number of their sizes is the number of hosts.
 const BETWEEN_RANKS: [&str; 5] = ["all-gather", "all-reduce", "exchange", "send", PEER_SUMS];
@@ -27,7 +28,7 @@ pub struct MeasuredCalls {
 pub struct CallSize {
     /// Name of the kind, including dtypes and, for kernels, the variant.
     pub kind: String,
-    /// Size. Kernel: blocks, bytes, FLOPs. Matmul: m, n, k. Convolution: output elements, bytes, FLOPs. Copy:
+    /// Size. Kernel: blocks or units of work, bytes, FLOPs. Matmul: m, n, k. Convolution: output elements, bytes, FLOPs. Copy:
     /// bytes. Communication: hosts, ranks per host, bytes.
     pub size: [f64; 3],
 }
@@ -44,9 +45,7 @@ impl CallSize {
                 let text = key.to_string();
                 let (_, kind) = text.split_once(' ').unwrap_or_default();
                 let rounds = if tf32 && key.types[..2] == [DType::F32; 2] { " tf32" } else { "" };
-                let odd =
-                    if key.sizes.iter().all(|size| size.is_multiple_of(ALIGNMENT)) { "" } else { " odd" };
-                let kind = format!("matmul {kind}{rounds}{odd}");
+                let kind = format!("matmul {kind}{rounds}{}", alignment(kind, key.sizes));
                 CallSize { kind, size: key.sizes.map(|size| size as f64) }
             }
             LoggedCall::Convolution { shape, pass, dtype, work } => {
@@ -94,14 +93,18 @@ impl CallSize {
     }
 
     fn of_kernel(kernel: &LoggedKernel) -> Self {
-        let LoggedKernel { function, grid, work, .. } = kernel;
+        let LoggedKernel { function, grid, work, tiling, .. } = kernel;
         let family = function.family().name;
         let symbol = function.symbol();
         let variant = function.variant_index();
-        let blocks = grid.iter().map(|blocks| f64::from(*blocks)).product();
+        let drops = if tiling.is_some_and(|tiling| tiling.drops) { DROPOUT } else { "" };
+        let [units, flops] = match tiling {
+            Some(Tiling { units, flops, .. }) => [*units as f64, *flops as f64],
+            None => [grid.iter().map(|blocks| f64::from(*blocks)).product(), work.flops as f64],
+        };
         CallSize {
-            kind: format!("{family}.{symbol} {variant}"),
-            size: [blocks, work.bytes as f64, work.flops as f64],
+            kind: format!("{family}.{symbol}{drops} {variant}"),
+            size: [units, work.bytes as f64, flops],
         }
     }
 
@@ -122,70 +125,195 @@ impl CallSize {
     }
 }
 
+/// Returns the suffix of a matmul's kind for rows that are not aligned: the largest power of two that divides
+/// the lengths of all rows. `kind` begins with the letters of a key, n or t for each operand.
+fn alignment(kind: &str, [m, n, k]: [usize; 3]) -> String {
+    // Rows of the left operand, and of the right operand or the result.
+    let rows = if kind.starts_with('t') { [m, n] } else { [k, n] };
+    let is_aligned = |alignment: &usize| rows.iter().all(|length| length.is_multiple_of(*alignment));
+    match ALIGNMENTS.into_iter().find(is_aligned) {
+        Some(alignment) if alignment < ALIGNMENTS[0] => format!(" rows of {alignment}"),
+        _ => String::new(),
+    }
+}
+
 /// Returns the kind of a communication operation on `hosts` hosts. Times within a host do not predict times
 /// over a network, so the kinds differ.
 fn of_ranks(operation: &str, hosts: f64) -> String {
     if hosts > 1.0 { format!("{operation} between hosts") } else { operation.to_owned() }
 }
 
+/// A measured call.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    size: [f64; 3],
+    seconds: f64,
+}
+
 /// Measured calls of all kinds, by kind.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Samples(BTreeMap<String, Vec<([f64; 3], f64)>>);
+pub(crate) struct Samples {
+    by_kind: BTreeMap<String, Vec<Sample>>,
+    /// Kinds of matmuls with samples, by class.
+    related: BTreeMap<String, Vec<MatmulKind>>,
+}
 
 impl Samples {
     pub(crate) fn from_measured(measured: &[MeasuredCalls]) -> Self {
-        let mut all: BTreeMap<String, Vec<([f64; 3], f64)>> = BTreeMap::new();
-        for MeasuredCalls { call, samples } in measured {
+        let mut samples = Samples::default();
+        for MeasuredCalls { call, samples: measured } in measured {
+            if let Some(matmul) = MatmulKind::parse(call) {
+                samples.related.entry(matmul.class.clone()).or_default().push(matmul);
+            }
             let is_of_ranks = BETWEEN_RANKS.contains(&call.as_str());
-            for [a, b, c, seconds] in samples {
+            for [a, b, c, seconds] in measured {
                 let own = if is_of_ranks { of_ranks(call, *a) } else { call.clone() };
                 for kind in any_variant(call).into_iter().map(str::to_owned).chain([own]) {
-                    all.entry(kind).or_default().push(([*a, *b, *c], *seconds));
+                    let sample = Sample { size: [*a, *b, *c], seconds: *seconds };
+                    samples.by_kind.entry(kind).or_default().push(sample);
                 }
             }
         }
-        Samples(all)
+        samples
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_kind.is_empty()
     }
 
     /// Returns whether calls of this kind were measured.
     pub(crate) fn has(&self, size: &CallSize) -> bool {
-        self.0.contains_key(&size.kind)
+        self.by_kind.contains_key(&size.kind)
     }
 
     pub(crate) fn first(&self, kind: &str) -> Option<f64> {
-        self.0.get(kind)?.first().map(|(_, seconds)| *seconds)
+        self.by_kind.get(kind)?.first().map(|sample| sample.seconds)
     }
 
-    /// Returns the ratio of measured to modelled time for this kind and size. It is the mean over the kind's
-    /// samples, or else over other variants of the kernel, weighted by similarity in size; `None` without
-    /// samples.
-    pub(crate) fn ratio(
-        &self,
-        CallSize { kind, size }: &CallSize,
-        model: impl Fn([f64; 3]) -> f64,
-    ) -> Option<f64> {
-        let samples = self.0.get(kind).or_else(|| self.0.get(any_variant(kind)?))?;
+    /// Returns the ratio of measured to modelled time for this kind and size. It is the mean over samples of
+    /// the kind and of related kinds, weighted by similarity; `None` without samples.
+    pub(crate) fn ratio(&self, size: &CallSize, model: impl Fn([f64; 3]) -> f64) -> Option<f64> {
         let (mut sum, mut weights) = (0.0, 0.0);
-        for (sample, seconds) in samples {
-            let modelled = model(*sample);
-            if modelled <= 0.0 {
-                continue;
+        for Alike { samples, difference, factor } in self.alike(&size.kind) {
+            for Sample { size: sample, seconds } in samples {
+                let modelled = model(*sample);
+                if modelled <= 0.0 {
+                    continue;
+                }
+                let ratio = factor * seconds / modelled;
+                let squared = squared_distance(size.size, *sample) + difference;
+                if squared < 1e-18 {
+                    return Some(ratio);
+                }
+                // The fourth power of the distance suppresses distant samples between close ones.
+                let weight = squared.powi(-2);
+                sum += weight * ratio.ln();
+                weights += weight;
             }
-            let ratio = seconds / modelled;
-            let distance = distance(*size, *sample);
-            if distance < 1e-9 {
-                return Some(ratio);
-            }
-            // The fourth power suppresses distant samples between close ones.
-            let weight = distance.powi(-4);
-            sum += weight * ratio.ln();
-            weights += weight;
         }
         (weights > 0.0).then(|| (sum / weights).exp())
+    }
+
+    /// Returns samples whose ratios hold for a kind: those of a matmul's class or, of kernels, those of the
+    /// kind, or else without dropout, of other variants, or of the other half type.
+    fn alike(&self, kind: &str) -> Vec<Alike<'_>> {
+        let samples = |kind: &str| self.by_kind.get(kind).map(Vec::as_slice);
+        if let Some(matmul) = MatmulKind::parse(kind) {
+            let related = self.related.get(&matmul.class).into_iter().flatten();
+            let alike = |other: &MatmulKind| Alike {
+                samples: samples(&other.kind).unwrap_or(&[]),
+                difference: matmul.difference(other),
+                factor: 1.0,
+            };
+            return related.map(alike).collect();
+        }
+        let [plain, other] = [kind.replace(DROPOUT, ""), other_half(kind)];
+        let factor = dropout_factor(kind);
+        let kinds = [
+            (Some(kind), 1.0),
+            (Some(&*plain), factor),
+            (any_variant(kind), 1.0),
+            (any_variant(&other), 1.0),
+            (any_variant(&plain), factor),
+        ];
+        let found = kinds.into_iter().find_map(|(kind, factor)| {
+            let samples = samples(kind?)?;
+            Some(Alike { samples, difference: 0.0, factor })
+        });
+        found.into_iter().collect()
+    }
+}
+
+/// Samples of a kind whose ratios hold for another kind.
+struct Alike<'a> {
+    samples: &'a [Sample],
+    /// Squared doublings of a size that the difference between the kinds amounts to.
+    difference: f64,
+    /// Factor of the seconds.
+    factor: f64,
+}
+
+/// Suffix of a kernel's name if it draws numbers for dropout.
+const DROPOUT: &str = "+dropout";
+
+/// Returns the usual ratio of a kernel's time with dropout to that without; 1 for kinds without dropout.
+fn dropout_factor(kind: &str) -> f64 {
+    match kind {
+        kind if !kind.contains(DROPOUT) => 1.0,
+        kind if kind.starts_with("attention_f32") => 1.1,
+        kind if kind.starts_with("attention_hopper") => 2.0,
+        _ => 1.45,
+    }
+}
+
+/// Returns the kind of the same kernel for the other half type; the same kind for kernels of other types.
+fn other_half(kind: &str) -> String {
+    match kind.contains("_f16") {
+        true => kind.replace("_f16", "_bf16"),
+        false => kind.replace("_bf16", "_f16"),
+    }
+}
+
+/// A kind of matmuls in parts. Ratios of related kinds differ little.
+#[derive(Clone, Debug)]
+struct MatmulKind {
+    kind: String,
+    /// Parts that related kinds share: layout, tensor cores and alignment.
+    class: String,
+    dtypes: String,
+    operation: String,
+    epilogue: String,
+    /// Remaining parts.
+    rest: String,
+}
+
+impl MatmulKind {
+    /// Squared doublings of a size that another dtype, operation or epilogue amounts to, and another rest.
+    const DIFFERENCE: f64 = 1.0;
+    const DIFFERENCE_OF_REST: f64 = 9.0;
+
+    /// Parses a kind; `None` for calls that are not matmuls.
+    fn parse(kind: &str) -> Option<Self> {
+        let key = kind.strip_prefix("matmul ")?;
+        let (key, rows) = key.split_once(" rows of ").unwrap_or((key, "8"));
+        let is_rounded = key.ends_with(" tf32");
+        let mut parts = key.strip_suffix(" tf32").unwrap_or(key).splitn(5, ' ').map(str::to_owned);
+        let [layout, dtypes, operation, epilogue] = [(); 4].map(|()| parts.next().unwrap_or_default());
+        let operand = match dtypes.split(',').next()? {
+            "bf16" | "f16" => "half",
+            other => other,
+        };
+        let class = format!("{layout} {operand} {is_rounded} {rows}");
+        let rest = parts.next().unwrap_or_default();
+        Some(MatmulKind { kind: kind.to_owned(), class, dtypes, operation, epilogue, rest })
+    }
+
+    fn difference(&self, other: &Self) -> f64 {
+        let differences =
+            [self.dtypes != other.dtypes, self.operation != other.operation, self.epilogue != other.epilogue];
+        let count = differences.into_iter().filter(|differs| *differs).count();
+        let rest = if self.rest == other.rest { 0.0 } else { Self::DIFFERENCE_OF_REST };
+        Self::DIFFERENCE * count as f64 + rest
     }
 }
 
@@ -195,10 +323,10 @@ fn any_variant(kind: &str) -> Option<&str> {
     (name.contains('.') && variant.parse::<usize>().is_ok()).then_some(name)
 }
 
-/// Returns the distance between two sizes, in doublings.
-fn distance(one: [f64; 3], other: [f64; 3]) -> f64 {
+/// Returns the squared distance between two sizes, in doublings.
+fn squared_distance(one: [f64; 3], other: [f64; 3]) -> f64 {
     let doublings = |(one, other): (f64, f64)| (one.max(1.0) / other.max(1.0)).log2();
-    one.into_iter().zip(other).map(|pair| doublings(pair).powi(2)).sum::<f64>().sqrt()
+    one.into_iter().zip(other).map(|pair| doublings(pair).powi(2)).sum()
 }
 
 #[cfg(test)]
@@ -222,6 +350,45 @@ mod tests {
         for (hosts, expected) in [(1.0, 2.0), (2.0, 3.0), (8.0, 3.0)] {
             let found = ratio(&both, hosts).unwrap();
             assert!((found - expected).abs() < 1e-9, "{hosts} hosts: {found}");
+        }
+    }
+
+    #[test]
+    fn rows_of_matmuls_are_named_by_their_alignment() {
+        for (kind, sizes, expected) in [
+            ("nt bf16", [3, 16, 8], ""),
+            ("nt bf16", [8, 50257, 768], " rows of 1"),
+            ("nn bf16", [8, 768, 50258], " rows of 2"),
+            ("tn bf16", [50260, 768, 5], " rows of 4"),
+            ("tn bf16", [512, 768, 5], ""),
+        ] {
+            assert_eq!(alignment(kind, sizes), expected, "{kind} {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn ratios_come_from_related_kinds_where_the_kind_has_none() {
+        let calls = |call: &str, seconds| MeasuredCalls {
+            call: call.to_owned(),
+            samples: vec![[8.0, 8.0, 8.0, seconds]],
+        };
+        let samples = Samples::from_measured(&[
+            calls("matmul nt bf16,bf16,bf16 set plain 256", 2.0),
+            calls("matmul nt bf16,bf16,bf16 set plain 256 rows of 1", 9.0),
+            calls("attention.forward_bf16 3", 5.0),
+        ]);
+        for (kind, expected) in [
+            ("matmul nt bf16,bf16,bf16 set plain 256", Some(2.0)),
+            ("matmul nt f16,f16,f16 add bias 256", Some(2.0)),
+            ("matmul nt f16,f16,f16 add plain 256 rows of 1", Some(9.0)),
+            ("matmul nn bf16,bf16,bf16 set plain 256", None),
+            ("attention.forward_bf16+dropout 3", Some(5.0)),
+            ("attention.forward_bf16+dropout 4", Some(5.0)),
+            ("attention.forward_f16 4", None),
+        ] {
+            let size = CallSize { kind: kind.to_owned(), size: [8.0; 3] };
+            let ratio = samples.ratio(&size, |_| 1.0);
+            assert_eq!(ratio.map(|ratio| (1e6 * ratio).round() / 1e6), expected, "{kind}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use telemetry::Phase;
 use telemetry::table::aligned;
 use telemetry::units::grouped;
 
@@ -202,6 +203,20 @@ impl StepParts {
             ("optimizer", self.optimizer_seconds),
             ("waiting for the host", self.host_seconds),
         ]
+    }
+
+    /// Returns the seconds of a phase of the step.
+    #[must_use]
+    pub fn of_phase(&self, phase: Phase) -> f64 {
+        match phase {
+            Phase::Inputs => self.inputs_seconds,
+            Phase::Forward => self.forward_seconds,
+            Phase::Backward => self.backward_seconds,
+            Phase::Pipeline => self.pipeline_seconds,
+            Phase::Exchange => self.exchange_seconds(),
+            Phase::Reduce => self.reduction_seconds,
+            Phase::Update => self.optimizer_seconds,
+        }
     }
 
     /// Returns the seconds of waiting for tensor- and context-parallel ranks.

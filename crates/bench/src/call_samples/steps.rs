@@ -101,6 +101,21 @@ pub(super) fn steps() -> Vec<MeasuredModel> {
     Steps::all()
 }
 
+/// Returns a few of these steps, of each dtype and each bound: by power, by memory and by short calls.
+pub(super) fn quick_steps() -> Vec<MeasuredModel> {
+    let bf16 = "precision.compute=bf16";
+    let mut steps = Steps::default();
+    steps.add(GPT, &[2, 16], &[bf16]);
+    steps.add(LONGER, &[2], &[bf16]);
+    steps.add(NORMED, &[2], &[bf16]);
+    steps.add(GPT, &[16], &["precision.compute=f16"]);
+    steps.add(LONGER, &[4], &[bf16, "precision.matmul=fp8"]);
+    steps.add(GPT, &[16], &["precision.compute=f32", "precision.tf32=true"]);
+    steps.add(GPT, &[2], &["precision.compute=f32"]);
+    steps.add(RESNET, &[128], &[bf16]);
+    steps.0
+}
+
 #[derive(Default)]
 struct Steps(Vec<MeasuredModel>);
 
@@ -180,6 +195,12 @@ impl Steps {
             self.add(LONGER, &[1], &[bf16, context]);
         }
         self.add(LLAMA, &[1], &[bf16, "model.context=32768"]);
+        // Long sequences, whole and in pieces. Few layers suffice, for attention takes most of the step.
+        for context in ["model.context=65536", "model.context=131072"] {
+            let long = [bf16, context, "model.layers=2", "memory.recompute=block"];
+            self.add(LLAMA, &[1], &long);
+            self.add(LLAMA, &[1], &[&long[..], &["parallel.context_lanes=8"]].concat());
+        }
         for base in ["lora.base=nf4", "lora.base=fp8"] {
             self.add(LLAMA, &[4], &[bf16, "lora.rank=16", base]);
         }
@@ -199,6 +220,21 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Otherwise their calls could not be compared with a description's.
+    #[test]
+    fn quick_steps_are_among_all_steps() {
+        let all = steps();
+        for quick in quick_steps() {
+            let is_same = |step: &MeasuredModel| (step.model, step.samples) == (quick.model, quick.samples);
+            let same = all.iter().filter(|step| is_same(step) && step.micro_batches == quick.micro_batches);
+            let sorted = |keys: &[String]| keys.iter().cloned().collect::<std::collections::BTreeSet<_>>();
+            assert!(
+                same.into_iter().any(|step| sorted(&quick.keys).is_subset(&sorted(&step.keys))),
+                "{quick:?}"
+            );
+        }
+    }
 
     #[test]
     fn every_measured_step_runs_on_a_large_gpu() {

@@ -3,12 +3,13 @@
 use config::RunConfig;
 
 use crate::error::Result;
+use crate::random_configs::random_config;
 
 /// A configuration to predict and measure.
 #[derive(Clone, Debug)]
 pub struct PredictCase {
-    /// Name of the model.
-    pub model: &'static str,
+    /// Name of the model, or family of a random one.
+    pub model: String,
     /// Keys besides the model's sizes, each as `section.key=value`.
     pub sets: Vec<String>,
     text: &'static str,
@@ -19,12 +20,35 @@ impl PredictCase {
         let sizes = ["micro", "global"].map(|batch| format!("train.{batch}_batch_size={samples}"));
         let lanes = ["parallel.data=1".to_owned(), "parallel.lanes=1".to_owned()];
         let sets = sizes.into_iter().chain(lanes).chain(sets.iter().map(|set| (*set).to_owned())).collect();
-        PredictCase { model, sets, text }
+        PredictCase { model: model.to_owned(), sets, text }
+    }
+
+    /// Creates the random configuration of `family` with these keys.
+    #[must_use]
+    pub fn random(family: &str, sets: Vec<String>) -> Self {
+        PredictCase { model: family.to_owned(), sets, text: "" }
+    }
+
+    /// Returns whether the configuration was drawn.
+    pub(super) fn is_random(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// Returns the configuration with this model and these keys, one of [`predict_cases`] or a random one;
+    /// `None` if there is none.
+    pub(super) fn again(model: &str, sets: &[String]) -> Option<Self> {
+        let is_same = |case: &PredictCase| case.model == model && case.sets == sets;
+        let is_random = sets.first().is_some_and(|set| set.starts_with("model.kind="));
+        let random = || is_random.then(|| PredictCase::random(model, sets.to_vec()));
+        predict_cases().into_iter().find(is_same).or_else(random)
     }
 
     /// Returns the configuration.
     pub fn config(&self) -> Result<RunConfig> {
-        Ok(RunConfig::parse(self.text, self.model, std::path::Path::new("/"), &self.sets)?)
+        if self.is_random() {
+            return random_config(&self.sets);
+        }
+        Ok(RunConfig::parse(self.text, &self.model, std::path::Path::new("/"), &self.sets)?)
     }
 }
 
@@ -98,6 +122,12 @@ pub fn predict_cases() -> Vec<PredictCase> {
     add("Llama 3 1B", LLAMA_1B, &[4], &[BF16, AGAIN]);
     add("Llama 3 1B", LLAMA_1B, &[1], &[F32, TF32]);
     add("Llama 3 1B", LLAMA_1B, &[8], &[BF16, "model.context=1024"]);
+    for context in ["model.context=65536", "model.context=131072"] {
+        let wide = ["model.layers=2", "model.heads=16", "model.key_value_heads=4", "model.head_width=128"];
+        let long = [&[BF16, AGAIN, context], &wide[..]].concat();
+        add("Llama 3 1B", LLAMA_1B, &[1], &long);
+        add("Llama 3 1B", LLAMA_1B, &[1], &[&long[..], &["parallel.context_lanes=8"]].concat());
+    }
     add("Qwen 3 0.6B", QWEN, &[1, 2, 4], &[BF16]);
     add("Qwen 3 0.6B", QWEN, &[2], &[BF16, FP8]);
     add("Qwen 3 0.6B", QWEN, &[2], &[BF16, LORA]);
@@ -138,7 +168,7 @@ mod tests {
         for case in cases.iter().chain(&tiny_predict_cases()) {
             case.config().unwrap_or_else(|error| panic!("{case:?}: {error}"));
         }
-        let mut all: Vec<_> = cases.iter().map(|case| (case.model, &case.sets)).collect();
+        let mut all: Vec<_> = cases.iter().map(|case| (&case.model, &case.sets)).collect();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), cases.len());

@@ -11,7 +11,7 @@ use crate::error::{DeviceError, Result};
 use crate::kernels::{Function, NumberedWords};
 use crate::repeat::Repeat;
 use crate::stream::StreamKind;
-use crate::work::Work;
+use crate::work::{Tiling, Work};
 
 /// Upper bound on the number of arguments of any kernel.
 const MOST_ARGUMENTS: usize = 24;
@@ -31,6 +31,7 @@ pub struct Launch<'a> {
     /// Whether the kernel may begin before earlier kernels have ended.
     is_early: bool,
     work: Work,
+    tiling: Option<Tiling>,
 }
 
 /// Minimum compute capability for kernels that begin before earlier ones have ended.
@@ -49,6 +50,7 @@ impl Device {
             stream: StreamKind::Compute,
             is_early: false,
             work: Work::default(),
+            tiling: None,
         }
     }
 }
@@ -178,6 +180,11 @@ impl Launch<'_> {
         Launch { work: Work { bytes, flops }, ..self }
     }
 
+    /// Sets how the kernel divides its work.
+    pub fn tiled(self, tiling: Tiling) -> Self {
+        Launch { tiling: Some(tiling), ..self }
+    }
+
     /// Enqueues the kernel: `grid` blocks of `threads` threads each. An empty grid does nothing.
     ///
     /// # Errors
@@ -191,8 +198,8 @@ impl Launch<'_> {
         }
         let function = self.function;
         let device = self.device;
-        let Launch { shared_bytes, stream, work, .. } = self;
-        let call = LoggedKernel { function, grid, threads, shared_bytes, stream, work };
+        let Launch { shared_bytes, stream, work, tiling, .. } = self;
+        let call = LoggedKernel { function, grid, threads, shared_bytes, stream, work, tiling };
         if device.log(|| LoggedCall::Kernel(call)) {
             return Ok(());
         }

@@ -100,19 +100,32 @@ impl Geometry {
         self.first == 0 && self.keys == self.time
     }
 
-    /// Returns the FLOPs of matmuls over the scores of visible keys, for all query heads: `of_keys` matmuls
-    /// over the columns of keys, and `of_values` over those of values.
-    pub(super) fn flops(&self, of_keys: u64, of_values: u64) -> u64 {
+    /// Returns twice the number of pairs of a query and a key that it sees, in one head of one sequence.
+    fn visible_pairs(&self) -> u64 {
         let window = self.settings.window.unwrap_or(self.end());
-        // Twice the pairs of the first `count` positions.
-        let pairs = |count: usize| {
+        let of_first = |count: usize| {
             let before = count.min(window);
             before * before + 2 * window * (count - before)
         };
-        let pairs = (pairs(self.end()) - pairs(self.first)) as u64;
+        (of_first(self.end()) - of_first(self.first)) as u64
+    }
+
+    /// Returns the FLOPs of matmuls over the scores of visible keys, for all query heads: `of_keys` matmuls
+    /// over the columns of keys, and `of_values` over those of values.
+    pub(super) fn flops(&self, of_keys: u64, of_values: u64) -> u64 {
         let columns = [self.heads.query_columns(), self.heads.output_columns()].map(|columns| columns as u64);
         let each = self.batch as u64 * (of_keys * columns[0] + of_values * columns[1]);
-        pairs.saturating_mul(each)
+        self.visible_pairs().saturating_mul(each)
+    }
+
+    /// Returns the FLOPs of `matmuls` matmuls over whole tiles of `tile` queries and keys, whose heads are
+    /// padded to `width` columns.
+    pub(super) fn tiled_flops(&self, tile: [u32; 2], width: u32, matmuls: u64) -> u64 {
+        // A tile on the border of the visible keys is half hidden, and a window has two borders.
+        let borders = 1 + u64::from(self.settings.window.is_some_and(|window| window < self.end()));
+        let hidden = borders * self.time as u64 * tile.map(u64::from).iter().sum::<u64>();
+        let columns = self.batch as u64 * self.heads.query as u64 * u64::from(width);
+        self.visible_pairs().saturating_add(hidden).saturating_mul(columns * matmuls)
     }
 
     /// Returns the factor of the scores.

@@ -1,7 +1,7 @@
 //! Launches of `kernels/experts.cu` and `kernels/experts_linear.cu`.
 
 use device::cuda::Launch;
-use device::{DType, Family, Function};
+use device::{DType, Family, Function, Work};
 
 use super::hopper::Matmul;
 use super::parts::AdaptedParts;
@@ -68,7 +68,8 @@ pub(super) fn forward(
         .write(y_so);
     let launch = launch.u32(experts).u32(outputs).u32(word(x_si.shape().columns())?);
     let grid = [outputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
-    Ok(launch.cost(gpu::bytes(&[x_si, weight_eoi, y_so]), 0).launch(grid, gpu::THREADS)?)
+    let flops = Work::flops_of_products([routes.slots(), sizes[0], sizes[1]]);
+    Ok(launch.cost(gpu::bytes(&[x_si, weight_eoi, y_so]), flops).launch(grid, gpu::THREADS)?)
 }
 
 /// Computes dx = dy · W of each group.
@@ -92,7 +93,8 @@ pub(super) fn backward_input(
         dy_so.device().kernel(kernel).read(dy_so).read(weight_eoi).read(&routes.offsets).write(dx_si);
     let launch = launch.u32(experts).u32(word(dy_so.shape().columns())?).u32(inputs);
     let grid = [inputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
-    Ok(launch.cost(gpu::bytes(&[dy_so, weight_eoi, dx_si]), 0).launch(grid, gpu::THREADS)?)
+    let flops = Work::flops_of_products([routes.slots(), sizes[0], sizes[1]]);
+    Ok(launch.cost(gpu::bytes(&[dy_so, weight_eoi, dx_si]), flops).launch(grid, gpu::THREADS)?)
 }
 
 /// Computes weight (+)= dyᵀ · x of each group.
@@ -112,7 +114,9 @@ pub(super) fn backward_weight(
     let launch = dy_so.device().kernel(linear(names, dy_so.dtype(), weight.tensor.dtype()));
     let launch =
         launch.read(dy_so).read(x_si).read(&routes.offsets).write(&weight.tensor).u32(outputs).u32(inputs);
-    let launch = launch.u32(u32::from(weight.accumulate)).cost(gpu::bytes(&[dy_so, x_si, &weight.tensor]), 0);
+    let flops = Work::flops_of_products([routes.slots(), sizes[0], sizes[1]]);
+    let bytes = gpu::bytes(&[dy_so, x_si, &weight.tensor]);
+    let launch = launch.u32(u32::from(weight.accumulate)).cost(bytes, flops);
     let grid = [inputs.div_ceil(TILE), outputs.div_ceil(TILE), word(routes.experts())?];
     Ok(launch.launch(grid, gpu::THREADS)?)
 }
@@ -311,7 +315,9 @@ pub(in crate::ops) fn router_input(
     }
     let kernel = linear(["router_input", "router_input_wide"], weight_ed.dtype(), dx_td.dtype());
     let launch = dy_te.device().kernel(kernel).read(dy_te).read(weight_ed).write(dx_td);
-    let launch = launch.u32(rows).u32(experts).u32(inputs).cost(gpu::bytes(&[dy_te, weight_ed, dx_td]), 0);
+    let flops = Work::flops_of_products([dx_td.elements(), experts as usize]);
+    let bytes = gpu::bytes(&[dy_te, weight_ed, dx_td]);
+    let launch = launch.u32(rows).u32(experts).u32(inputs).cost(bytes, flops);
     Ok(launch.launch([inputs.div_ceil(TILE), rows.div_ceil(TILE), 1], gpu::THREADS)?)
 }
 
@@ -348,7 +354,8 @@ pub(in crate::ops) fn router_weight(
     let launch =
         launch.read(dy_te).read(x_td).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
     let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
-    launch.cost(gpu::bytes(&[dy_te, x_td]), 0).launch(grid, gpu::THREADS)?;
+    let flops = Work::flops_of_products([x_td.elements(), experts as usize]);
+    launch.cost(gpu::bytes(&[dy_te, x_td]), flops).launch(grid, gpu::THREADS)?;
     let target = &weight.tensor;
     let elements = word(weight.tensor.elements())?;
     let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x_td.dtype(), target.dtype()));

@@ -1,7 +1,7 @@
 //! Launches of `kernels/experts_hopper.cu`: matmuls of groups in half precision and FP8 on Hopper.
 
 use device::cuda::{Boxes, Launch};
-use device::{DType, Family, Function, Work};
+use device::{DType, Family, Function, Tiling, Work};
 
 use crate::ops::GradientTarget;
 use crate::ops::check;
@@ -202,11 +202,32 @@ impl<'a> Matmul<'a> {
         launch.u32(self.experts).u32(self.sizes[0]).u32(self.sizes[1])
     }
 
-    fn launch(&self, launch: Launch<'_>, tiles: &Tiles) -> Result<()> {
+    /// Returns the division of the work if tokens spread evenly over experts: tiles of each expert's rows, or of
+    /// a gradient's, whose sums run over rows.
+    fn tiling(&self, tiles: &Tiles, sums_rows: bool) -> Tiling {
+        let experts = self.routes.experts().max(1);
+        let [outputs, inputs] = self.sizes.map(|size| size as usize);
+        let each = self.routes.slots().div_ceil(experts);
+        let padded = |size: usize, tile: u32| size.next_multiple_of(tile as usize);
+        let [rows, columns, sum] = match sums_rows {
+            true => [padded(outputs, tiles.rows), padded(inputs, tiles.columns), padded(each, PANEL)],
+            false => {
+                let columns = self.result.shape().columns();
+                let sum = outputs * inputs / columns.max(1);
+                [padded(each, tiles.rows), padded(columns, tiles.columns), padded(sum, PANEL)]
+            }
+        };
+        let units = experts * (rows / tiles.rows as usize) * (columns / tiles.columns as usize);
+        let flops = Work::flops_of_products([experts, rows, columns, sum]);
+        Tiling { units: units as u64, flops, drops: false }
+    }
+
+    fn launch(&self, launch: Launch<'_>, tiles: &Tiles, sums_rows: bool) -> Result<()> {
         let (Operands { left, right, .. }, result) = (self.operands, self.result);
         let matrix = self.sizes.iter().map(|size| *size as usize).product();
         let flops = Work::flops_of_products([self.routes.slots(), matrix]);
         let launch = launch.cost(gpu::bytes(&[left, right, result]), flops);
+        let launch = launch.tiled(self.tiling(tiles, sums_rows));
         let stage = (tiles.rows + tiles.columns) * 128;
         // Two boxes of results of each consumer.
         let boxes = 2 * 2 * PANEL * 128;
@@ -223,7 +244,7 @@ impl<'a> Matmul<'a> {
         let launch = launch.boxes(left.region(), &self.of_matrix(left, WHOLE.rows));
         let launch = launch.boxes(right.region(), &self.of_experts(right, WHOLE.columns));
         let launch = self.operands.add_factors(launch).read(bias);
-        self.launch(self.with_groups(launch), &WHOLE)
+        self.launch(self.with_groups(launch), &WHOLE, false)
     }
 
     /// Computes dx = dy · W of each group.
@@ -236,7 +257,7 @@ impl<'a> Matmul<'a> {
             None => self.of_experts(right, PANEL),
         };
         let launch = self.operands.add_factors(launch.boxes(right.region(), &weights));
-        self.launch(self.with_groups(launch), &WHOLE)
+        self.launch(self.with_groups(launch), &WHOLE, false)
     }
 
     /// Computes weight (+)= dyᵀ · x of each group.
@@ -251,7 +272,7 @@ impl<'a> Matmul<'a> {
         let launch = launch.boxes(right.region(), &self.of_matrix(right, right_rows));
         let launch = launch.boxes(self.result.region(), &self.of_experts(self.result, PANEL));
         let launch = self.with_groups(self.operands.add_factors(launch)).u32(u32::from(accumulate));
-        self.launch(launch, tiles)
+        self.launch(launch, tiles, true)
     }
 }
 

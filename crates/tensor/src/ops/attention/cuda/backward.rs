@@ -3,7 +3,7 @@
 use device::cuda::Launch;
 
 use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
-use super::families::{F32, FAMILY_F32, THREADS};
+use super::families::{BACKWARD_COLUMNS, F32, F32Variant, FAMILY_F32, THREADS};
 use super::half::Half;
 use super::hopper::HopperKernels;
 use crate::ops::attention::geometry::{Geometry, KEY, QUERY, VALUE};
@@ -30,6 +30,16 @@ device::names! {
         Query = "backward_query",
         /// The kernel that computes the gradients of keys and values.
         KeyValue = "backward_key_value",
+    }
+}
+
+impl Owner {
+    /// Returns the number of matmuls that the kernel makes of each pair of tiles.
+    fn matmuls(self) -> u64 {
+        match self {
+            Owner::Query => 3,
+            Owner::KeyValue => 4,
+        }
     }
 }
 
@@ -158,7 +168,9 @@ impl<'a> Backward<'a> {
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
         let launch = self.measured(call.masked(launch), owner);
         let launch = if half.padded { launch.u32(call.width) } else { launch };
-        call.values(launch).shared(block.shared).launch(self.grid(owner, block.rows), block.threads)?;
+        let grid = self.grid(owner, block.rows);
+        let tiling = call.grid_tiling(grid, [block.rows, BACKWARD_COLUMNS], half.columns, owner.matmuls());
+        call.values(launch).shared(block.shared).tiled(tiling).launch(grid, block.threads)?;
         Ok(())
     }
 
@@ -167,10 +179,11 @@ impl<'a> Backward<'a> {
         let launch = self.kernel(owner, call.kernel(family, variant, owner.name()));
         let launch = launch.read(self.operands.workspace);
         let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
-        call.pairs(self.measured(launch, owner)).shared(shared).launch(
-            call.hopper_grid(self.rows_of(owner), tiles, self.grid_heads(owner)),
-            hopper_threads(sizes.consumers),
-        )?;
+        let [rows, heads] = [self.rows_of(owner), self.grid_heads(owner)];
+        call.pairs(self.measured(launch, owner))
+            .shared(shared)
+            .tiled(call.hopper_tiling(rows, tiles, heads, owner.matmuls()))
+            .launch(call.hopper_grid(rows, tiles, heads), hopper_threads(sizes.consumers))?;
         Ok(())
     }
 
@@ -195,9 +208,12 @@ impl<'a> Backward<'a> {
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
         let launch = launch.read(self.operands.logsumexp).read(self.operands.workspace);
         let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
+        let F32Variant { tile, width } = F32[sizes];
+        let grid = self.grid(owner, tile);
         call.values(call.masked(launch))
             .shared(f32_shared(4, F32[sizes]))
-            .launch(self.grid(owner, F32[sizes].tile), THREADS)?;
+            .tiled(call.grid_tiling(grid, [tile; 2], width, owner.matmuls()))
+            .launch(grid, THREADS)?;
         Ok(())
     }
 }

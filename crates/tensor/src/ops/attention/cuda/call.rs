@@ -1,7 +1,7 @@
 //! Choice of a call's kernels, and the arguments that its launches share.
 
 use device::cuda::Launch;
-use device::{DType, Device, Family, Function, Region};
+use device::{DType, Device, Family, Function, Region, Tiling};
 
 use super::families::{F32, F32Variant, widths};
 use super::half::Half;
@@ -224,10 +224,31 @@ impl<'a> Call<'a> {
     /// Returns the grid of a Hopper kernel: a block per multiprocessor, or per pair of row blocks of `heads`
     /// heads if there are fewer. A block computes `tiles` tiles of the rows of a sequence.
     pub(super) fn hopper_grid(&self, rows: u32, tiles: u32, heads: u32) -> [u32; 3] {
-        let pairs = rows.div_ceil(tiles * CONSUMER_ROWS).div_ceil(2) as usize;
-        let items = pairs * self.geometry.batch * heads as usize;
-        let blocks = (self.device.description().multiprocessors as usize).min(items);
+        let items = self.hopper_items(rows, tiles, heads);
+        let blocks = u64::from(self.device.description().multiprocessors).min(items);
         [blocks as u32, 1, 1]
+    }
+
+    fn hopper_items(&self, rows: u32, tiles: u32, heads: u32) -> u64 {
+        let pairs = rows.div_ceil(tiles * CONSUMER_ROWS).div_ceil(2) as usize;
+        (pairs * self.geometry.batch * heads as usize) as u64
+    }
+
+    /// Returns the division of a Hopper kernel's work over `matmuls` matmuls.
+    pub(super) fn hopper_tiling(&self, rows: u32, tiles: u32, heads: u32, matmuls: u64) -> Tiling {
+        let tile = [tiles * CONSUMER_ROWS, COLUMNS];
+        self.tiling(self.hopper_items(rows, tiles, heads), tile, self.width, matmuls)
+    }
+
+    /// Returns the division of the work of a kernel with this grid, over `matmuls` matmuls of tiles of `tile`
+    /// positions, with heads of `width` columns.
+    pub(super) fn grid_tiling(&self, grid: [u32; 3], tile: [u32; 2], width: u32, matmuls: u64) -> Tiling {
+        self.tiling(grid.into_iter().map(u64::from).product(), tile, width, matmuls)
+    }
+
+    fn tiling(&self, units: u64, tile: [u32; 2], width: u32, matmuls: u64) -> Tiling {
+        let flops = self.geometry.tiled_flops(tile, width, matmuls);
+        Tiling { units, flops, drops: self.masks.dropout.is_some() }
     }
 }
 

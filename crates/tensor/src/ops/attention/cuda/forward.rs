@@ -1,7 +1,7 @@
 //! Launches of the forward pass.
 
 use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
-use super::families::{F32, FAMILY_F32, THREADS};
+use super::families::{F32, F32Variant, FAMILY_F32, FORWARD_KEYS, THREADS};
 use super::hopper::{
     self, CONSUMER_ROWS, FAMILY_HOPPER_FORWARD, HOPPER_FORWARD, HopperForward, hopper_row_bytes,
 };
@@ -10,6 +10,9 @@ use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
+
+/// Matmuls of the forward pass: scores, and their product with values.
+const MATMULS: u64 = 2;
 
 /// Computes output and log-sum-exp. In half precision it also measures the output's largest magnitude, if the
 /// output carries one.
@@ -36,9 +39,11 @@ pub(crate) fn forward(
             let launch =
                 call.masked(launch.f32(scale).u32(u32::from(call.aligned))).write(output_blc.maxima());
             let launch = if half.padded { call.sinks(launch.u32(width)) } else { launch };
+            let grid = call.grid(block.rows, call.heads);
             call.values(launch)
                 .shared(block.shared)
-                .launch(call.grid(block.rows, call.heads), block.threads)?;
+                .tiled(call.grid_tiling(grid, [block.rows, FORWARD_KEYS], half.columns, MATMULS))
+                .launch(grid, block.threads)?;
         }
         Form::Hopper { forward, .. } => {
             let HopperForward { consumers, slots, keys, query_tiles, .. } = HOPPER_FORWARD[forward];
@@ -48,13 +53,17 @@ pub(crate) fn forward(
             let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(scale);
             call.pairs(launch.write(output_blc.maxima()))
                 .shared(rows * hopper_row_bytes(width) + 2048)
+                .tiled(call.hopper_tiling(call.time, consumers, call.heads, MATMULS))
                 .launch(call.hopper_grid(call.time, consumers, call.heads), hopper_threads(consumers))?;
         }
         Form::F32 { sizes, variant } => {
             let launch = call.layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time));
+            let F32Variant { tile, width: columns } = F32[sizes];
+            let grid = call.grid(tile, call.heads);
             call.values(call.sinks(call.masked(launch.u32(width).f32(scale))))
                 .shared(f32_shared(3, F32[sizes]))
-                .launch(call.grid(F32[sizes].tile, call.heads), THREADS)?;
+                .tiled(call.grid_tiling(grid, [tile; 2], columns, MATMULS))
+                .launch(grid, THREADS)?;
         }
     }
     Ok(())

@@ -17,7 +17,8 @@ pub(super) struct Half {
     pub(super) variant: usize,
     /// Whether the kernels take the head width, and sinks, as arguments.
     pub(super) padded: bool,
-    columns: u32,
+    /// Columns of a head in tiles.
+    pub(super) columns: u32,
     /// Sizes of the tiles of [`FAMILY_WIDE`].
     wide: Option<WideTiles>,
 }

@@ -1,0 +1,194 @@
+//! Measured steps of a configuration: their time, and what their parts take.
+
+use std::sync::Arc;
+
+use collective::Communicator;
+use config::{Graphs, RunConfig};
+use device::{Backend, LoggedCall, StreamKind};
+use plan::{CallSize, PlanDevice, StepTime, predicted_calls, recompute};
+use planned::UNPLANNED_EVENTS;
+use run::{ChosenPlacement, Startup};
+use serde::{Deserialize, Serialize};
+use telemetry::Phase;
+use worker::{Setup, Worker};
+
+use super::FamilyDifference;
+use crate::call_samples::{difference, is_timed, profile, without};
+use crate::cycled::cycled;
+use crate::error::{BenchError, Result};
+use crate::options::{BenchOptions, median};
+use crate::ranks::measure_ranks;
+use crate::steps::timed_steps;
+
+/// Steps before the one whose calls are timed.
+const FIRST_STEPS: u64 = 3;
+/// Steps whose calls are timed.
+const PROFILES: u64 = 3;
+/// Most seconds that the events around a call are assumed to take.
+const MOST_EVENT: f64 = 3e-6;
+
+/// Calls of one kind and size in a step, with predicted and measured times.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CallDifference {
+    /// Kind of the calls ([`CallSize::kind`]).
+    pub call: String,
+    /// Size of each call ([`CallSize::size`]).
+    pub size: [f64; 3],
+    /// Number of calls in a step.
+    pub calls: usize,
+    /// Predicted seconds of all of them.
+    pub predicted_seconds: f64,
+    /// Measured seconds of all of them, scaled so that all calls of a step add up to the step.
+    pub measured_seconds: f64,
+}
+
+/// A measured step.
+pub(super) struct MeasuredStep {
+    /// Model of the device.
+    pub(super) device_model: String,
+    /// Median seconds.
+    pub(super) seconds: f64,
+    /// Families of calls or, of several ranks, phases of the step.
+    pub(super) families: Vec<FamilyDifference>,
+    /// Calls by kind and size; empty for several ranks and on a CPU.
+    pub(super) calls: Vec<CallDifference>,
+}
+
+/// Measures a step of `config` on its ranks. `device` describes the device for the predicted times of calls.
+pub(super) fn measure(
+    config: RunConfig,
+    predicted: Option<&StepTime>,
+    device: &PlanDevice,
+    options: &BenchOptions,
+) -> Result<MeasuredStep> {
+    if config.world_size() > 1 {
+        return of_ranks(config, predicted, options);
+    }
+    of_one_rank(config, device, options)
+}
+
+fn of_ranks(config: RunConfig, predicted: Option<&StepTime>, options: &BenchOptions) -> Result<MeasuredStep> {
+    let own = options.clone();
+    let (_, (device_model, seconds, phases)) = measure_ranks(config, options.device, move |worker| {
+        let steps = timed_steps(worker, &mut None, &own)?;
+        let phases = worker.phases().times()?.median;
+        let device_model = worker.device().description().model.clone();
+        Ok(Some((device_model, median(&steps.seconds), phases)))
+    })?;
+    let family = |phase: Phase| FamilyDifference {
+        family: phase.name().to_owned(),
+        predicted_seconds: predicted.map_or(0.0, |time| time.parts.of_phase(phase)),
+        measured_seconds: phases[phase.index()] as f64 / 1e6,
+    };
+    let families = Phase::ALL.into_iter().map(family).collect();
+    Ok(MeasuredStep { device_model, seconds, families, calls: Vec::new() })
+}
+
+fn of_one_rank(mut config: RunConfig, device: &PlanDevice, options: &BenchOptions) -> Result<MeasuredStep> {
+    config.train.steps = u64::MAX;
+    let ChosenPlacement { placement, .. } =
+        ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
+    let (setup, _) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
+    // Events are recorded, as in a run.
+    let setup = Setup { history: UNPLANNED_EVENTS, ..setup };
+    run::prepare_kernels(&setup)?;
+    let mut worker = Worker::new(&setup, Communicator::solo())?;
+    let is_gpu = worker.device().backend() == Backend::Cuda;
+    let steps = timed_steps(&mut worker, &mut None, options)?;
+    let seconds = median(&steps.seconds);
+    let is_replayed = worker.replayed_steps() > 0;
+    let device_model = worker.device().description().model.clone();
+    drop(worker);
+    let calls = if is_gpu { by_call(setup, device, (seconds, is_replayed))? } else { Vec::new() };
+    Ok(MeasuredStep { device_model, seconds, families: by_family(&calls), calls: by_size(calls) })
+}
+
+/// One timed call.
+struct ComparedCall {
+    family: &'static str,
+    size: CallSize,
+    predicted: f64,
+    measured: f64,
+}
+
+/// Returns the calls of a step that took `seconds`. Times in a profile include events, and the GPU's clocks
+/// differ there, so they are scaled to the step. If the step waits for the host, they are not scaled.
+fn by_call(
+    setup: Setup,
+    device: &PlanDevice,
+    (seconds, is_replayed): (f64, bool),
+) -> Result<Vec<ComparedCall>> {
+    // The calls of a CUDA graph cannot be timed one by one.
+    let mut config = (*setup.config).clone();
+    config.train.graphs = Graphs::Off;
+    let setup = Setup { config: Arc::new(config), ..setup };
+    let mut worker = Worker::new(&setup, Communicator::solo())?;
+    for step in 0..FIRST_STEPS {
+        worker.step(step)?;
+        worker.scalars(step)?;
+    }
+    let profiles = (0..PROFILES).map(|more| profile(&mut worker, FIRST_STEPS + more));
+    let profiles = profiles.collect::<Result<Vec<_>>>()?;
+    drop(worker);
+    let predicted = predicted_calls(&setup, device)?;
+    let (logged, times): (Vec<LoggedCall>, Vec<f64>) =
+        predicted.into_iter().filter(|(call, _)| is_timed(call)).unzip();
+    if let Some(difference) = profiles.iter().find_map(|profile| difference(&logged, profile)) {
+        return Err(BenchError::Refused(format!("a step differs from its plan: {difference}")));
+    }
+    let timed = |index: usize| {
+        let times: Vec<_> = profiles.iter().map(|calls| f64::from(calls[index].milliseconds) / 1e3).collect();
+        (&profiles[0][index], median(&times))
+    };
+    let timed: Vec<_> = (0..logged.len()).map(timed).collect();
+    let computed = timed.iter().filter(|(call, _)| call.stream == StreamKind::Compute);
+    let between: Vec<f64> = computed.map(|(_, seconds)| *seconds).collect();
+    let gain = device.graph_gain_seconds();
+    let step = seconds + if is_replayed { gain * between.len() as f64 } else { 0.0 };
+    let excess = (between.iter().sum::<f64>() - step) / between.len().max(1) as f64;
+    let event = excess.clamp(0.0, MOST_EVENT);
+    let sum: f64 = between.iter().map(|seconds| without(event, *seconds)).sum();
+    let factor = (step / sum.max(f64::MIN_POSITIVE)).min(1.0);
+    let is_tf32 = setup.config.precision.tf32;
+    let mut calls = Vec::new();
+    for ((call, predicted), (timed, seconds)) in logged.iter().zip(times).zip(timed) {
+        let Some(size) = CallSize::from_call(call, 1, is_tf32) else { continue };
+        let own = without(event, seconds);
+        let measured = if timed.stream == StreamKind::Compute { own * factor } else { own };
+        calls.push(ComparedCall { family: timed.family, size, predicted, measured });
+    }
+    Ok(calls)
+}
+
+fn by_family(calls: &[ComparedCall]) -> Vec<FamilyDifference> {
+    let mut families: Vec<FamilyDifference> = Vec::new();
+    for call in calls {
+        let index = families.iter().position(|family| family.family == call.family);
+        let index = index.unwrap_or_else(|| {
+            let family = call.family.to_owned();
+            families.push(FamilyDifference { family, predicted_seconds: 0.0, measured_seconds: 0.0 });
+            families.len() - 1
+        });
+        families[index].predicted_seconds += call.predicted;
+        families[index].measured_seconds += call.measured;
+    }
+    families
+}
+
+fn by_size(calls: Vec<ComparedCall>) -> Vec<CallDifference> {
+    let mut all: std::collections::BTreeMap<(String, [u64; 3]), CallDifference> = Default::default();
+    for ComparedCall { size: CallSize { kind, size }, predicted, measured, .. } in calls {
+        // Sizes are nonnegative, so their bits sort like the numbers.
+        let entry = all.entry((kind.clone(), size.map(f64::to_bits))).or_insert(CallDifference {
+            call: kind,
+            size,
+            calls: 0,
+            predicted_seconds: 0.0,
+            measured_seconds: 0.0,
+        });
+        entry.calls += 1;
+        entry.predicted_seconds += predicted;
+        entry.measured_seconds += measured;
+    }
+    all.into_values().collect()
+}

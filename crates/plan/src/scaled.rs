@@ -1,0 +1,113 @@
+//! Descriptions scaled to another GPU of the same model.
+//!
+//! GPUs of a model differ in power, clocks and memory by a few per cent, and calls of one class differ alike.
+
+use std::collections::BTreeMap;
+
+use crate::imitated::PlanDevice;
+use crate::samples::MeasuredCalls;
+
+/// The ratio of a class of calls' seconds on a GPU to those in a description.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassRatio {
+    /// Name of the class.
+    pub class: String,
+    /// Seconds on the GPU over seconds in the description.
+    pub ratio: f64,
+    /// Seconds of the calls that were compared.
+    pub seconds: f64,
+}
+
+impl PlanDevice {
+    /// Returns the description with the seconds of each class of calls multiplied by the ratio of `measured`
+    /// to described seconds, and the ratios. Only calls with the same kind and size are compared. Classes
+    /// without such calls are unchanged.
+    #[must_use]
+    pub fn scaled(mut self, measured: &[MeasuredCalls]) -> (Self, Vec<ClassRatio>) {
+        let mut classes: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+        for MeasuredCalls { call, samples } in measured {
+            let Some(class) = class_of(call) else { continue };
+            let described = self.times.iter().filter(|calls| calls.call == *call);
+            let described: Vec<&[f64; 4]> = described.flat_map(|calls| &calls.samples).collect();
+            for [a, b, c, seconds] in samples {
+                if let Some(same) = described.iter().find(|sample| sample[..3] == [*a, *b, *c]) {
+                    let [here, there] = classes.entry(class.clone()).or_default();
+                    *here += seconds;
+                    *there += same[3];
+                }
+            }
+        }
+        let ratio = |(class, [seconds, described]): (String, [f64; 2])| ClassRatio {
+            class,
+            ratio: seconds / described,
+            seconds,
+        };
+        let ratios: Vec<_> = classes.into_iter().map(ratio).collect();
+        for calls in &mut self.times {
+            let class = class_of(&calls.call);
+            let own = ratios.iter().find(|ratio| Some(&ratio.class) == class.as_ref());
+            let ratio = own.map_or(1.0, |own| own.ratio);
+            calls.samples.iter_mut().for_each(|[.., seconds]| *seconds *= ratio);
+        }
+        (self, ratios)
+    }
+}
+
+/// Returns the class of a kind of calls; `None` for calls between ranks or of the host.
+fn class_of(kind: &str) -> Option<String> {
+    let mut words = kind.split_whitespace();
+    match words.next()? {
+        "matmul" => {
+            let dtypes = words.nth(1)?;
+            let rounds = if words.any(|word| word == "tf32") { " tf32" } else { "" };
+            Some(format!("matmul {dtypes}{rounds}"))
+        }
+        "convolution" => Some("convolution".to_owned()),
+        "copy" if words.next().is_none() => Some("memory".to_owned()),
+        "zero" => Some("memory".to_owned()),
+        word if word.starts_with("attention") => Some("attention".to_owned()),
+        word if word.contains('.') => Some("memory".to_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(call: &str, samples: &[[f64; 4]]) -> MeasuredCalls {
+        MeasuredCalls { call: call.to_owned(), samples: samples.into() }
+    }
+
+    #[test]
+    fn classes_are_scaled_by_the_calls_that_both_have() {
+        let device = |times| {
+            let mut device = PlanDevice::host();
+            device.times = times;
+            device
+        };
+        let (nt, tn) =
+            ("matmul nt bf16,bf16,bf16 set plain 256", "matmul tn bf16,bf16,bf16 add plain 256 odd");
+        let described = device(vec![
+            calls(nt, &[[1.0, 1.0, 1.0, 10.0], [2.0, 1.0, 1.0, 30.0]]),
+            calls(tn, &[[1.0, 1.0, 1.0, 5.0]]),
+            calls("copy from host", &[[1.0, 1.0, 1.0, 1.0]]),
+            calls("add.add_bf16 0", &[[1.0, 1.0, 1.0, 2.0]]),
+            calls("convolution bf16 forward 1x1 2", &[[1.0, 1.0, 1.0, 7.0]]),
+        ]);
+        let measured = [
+            calls(nt, &[[1.0, 1.0, 1.0, 12.0], [3.0, 1.0, 1.0, 99.0]]),
+            calls(tn, &[[1.0, 1.0, 1.0, 6.0]]),
+            calls("add.add_bf16 0", &[[1.0, 1.0, 1.0, 3.0]]),
+            calls("copy from host", &[[1.0, 1.0, 1.0, 9.0]]),
+        ];
+        let (scaled, ratios) = described.scaled(&measured);
+        let seconds: Vec<f64> =
+            scaled.times.iter().flat_map(|calls| &calls.samples).map(|[.., seconds]| *seconds).collect();
+        for (seconds, expected) in seconds.iter().zip([12.0, 36.0, 6.0, 1.0, 3.0, 7.0]) {
+            assert!((seconds - expected).abs() < 1e-9, "{seconds} {expected}");
+        }
+        let ratios: Vec<_> = ratios.iter().map(|ratio| (&*ratio.class, ratio.seconds)).collect();
+        assert_eq!(ratios, [("matmul bf16,bf16,bf16", 18.0), ("memory", 3.0)]);
+    }
+}
