@@ -23,6 +23,7 @@ mod rotary_attention;
 mod row_adapter;
 mod stack;
 mod token_head;
+mod token_mixer;
 
 pub use attention::CausalSelfAttention;
 pub use block::Block;
@@ -49,6 +50,7 @@ pub use tensor::ops::cached_attention::{CachedHeads, CachedValues};
 pub use tensor::ops::rotary::{Frequencies, Scaling};
 pub use tensor::ops::routing::{Routing, ScoreFunction};
 pub use token_head::TokenHead;
+pub use token_mixer::TokenMixer;
 
 use autograd::Tape;
 

@@ -9,7 +9,7 @@ use super::latents::Latents;
 use super::rotary_attention::RotaryPositions;
 use super::{
     Block, BlockFeedForward, Dropout, GatedFeedForward, LatentQkv, LatentSizes, Linear, Mixture,
-    MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention,
+    MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention, TokenMixer,
 };
 use crate::error::Result;
 use crate::init::Init;
@@ -84,8 +84,8 @@ pub struct LlamaBlockSizes {
     pub dropout: f64,
 }
 
-/// Llama's block: RMS norms, rotary attention, and gated feed-forward layers.
-pub type LlamaBlock = Block<RmsNorm, RotaryAttention, BlockFeedForward>;
+/// Llama's block: RMS norms, a mixer of tokens, and gated feed-forward layers.
+pub type LlamaBlock = Block<RmsNorm, TokenMixer, BlockFeedForward>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`. Names are Hugging Face's,
@@ -106,7 +106,8 @@ impl LlamaBlock {
         let name = format!("model.layers.{index}");
         let [attention_norms, feed_forward_norms] = sizes.norms.names();
         let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
-            Self::attention(parameters, &name, sizes, positions, inits)
+            let layer = Self::attention(parameters, &name, sizes, positions, inits)?;
+            Ok(TokenMixer::Attention(Box::new(layer)))
         })?;
         let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
             Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)

@@ -3,6 +3,7 @@
 
 pub(crate) mod folder;
 mod latents;
+mod mixers;
 mod mixture;
 mod model;
 mod placements;
@@ -13,8 +14,6 @@ pub use sizes::{LlamaSizes, RopeScaling};
 
 use device::DType;
 use keys::RawValues;
-
-use sizes::{FULL, SLIDING};
 
 use super::checks::{self, HeadWidth};
 use crate::error::Result;
@@ -189,19 +188,9 @@ impl LlamaSizes {
         Err(raw.conflict(&[Self::base_width, key], reason))
     }
 
-    /// Rejects unknown layer types, windowed layers without a window, and an unknown padding token or folder
-    /// family.
+    /// Rejects inconsistent layer types, and an unknown padding token or folder family.
     fn check_layers(&self, raw: &RawValues) -> keys::Result<()> {
-        let types = &self.layer_types;
-        if let Some(other) = types.iter().find(|name| ![FULL, SLIDING].contains(&name.as_str())) {
-            let reason =
-                format!("model.layer_types has \"{other}\", which is neither \"{FULL}\" nor \"{SLIDING}\"");
-            return Err(raw.conflict(&[Self::layer_types], reason));
-        }
-        if self.window == 0 && types.iter().any(|name| name == SLIDING) {
-            let reason = format!("model.layer_types has \"{SLIDING}\", and model.window = 0");
-            return Err(raw.conflict(&[Self::layer_types, Self::window], reason));
-        }
+        self.check_mixers(raw)?;
         let padding = &self.padding_tokens;
         let vocabulary = self.vocabulary;
         if padding.len() > 1 || padding.iter().any(|token| *token >= vocabulary) {

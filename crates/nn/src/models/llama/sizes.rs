@@ -6,14 +6,15 @@ use tensor::ops::attention::{Heads, Settings};
 use tensor::ops::gate::{Clamp, Gate};
 use tensor::ops::rotary::{Frequencies, Scaling};
 
+use super::mixers::SequenceMixer;
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
 use crate::layers::{LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
 use crate::width_scaling::WidthScaling;
 
 /// Type of a layer with an attention window.
-pub(super) const SLIDING: &str = "sliding_attention";
+pub(super) const SLIDING: &str = SequenceMixer::Sliding.name();
 /// Type of a layer without an attention window.
-pub(super) const FULL: &str = "full_attention";
+pub(super) const FULL: &str = SequenceMixer::Full.name();
 
 system::names! {
     /// Scaling of rotary frequencies.
@@ -286,8 +287,7 @@ impl LlamaSizes {
 
     /// Returns whether `layer` has the attention window.
     pub(super) fn is_windowed(&self, layer: usize) -> bool {
-        let types = &self.layer_types;
-        self.window > 0 && (types.is_empty() || types[layer % types.len()] == SLIDING)
+        self.mixer(layer) == SequenceMixer::Sliding
     }
 
     /// Returns whether `layer` rotates queries and keys.
@@ -398,10 +398,9 @@ impl LlamaSizes {
     /// without effect have their defaults.
     pub(super) fn canonical(&self) -> Self {
         let mut sizes = self.in_scales();
-        let layer_type = |layer| if self.is_windowed(layer) { SLIDING } else { FULL };
         let windowed = (0..self.layers).any(|layer| self.is_windowed(layer));
         sizes.window = if windowed { self.window } else { 0 };
-        sizes.layer_types = (0..self.layers).map(layer_type).map(str::to_owned).collect();
+        sizes.layer_types = (0..self.layers).map(|layer| self.mixer(layer).name().to_owned()).collect();
         sizes.rope_layers = (0..self.layers).map(|layer| usize::from(self.rotates(layer))).collect();
         sizes.rope_width = self.rotated();
         self.spell_experts(&mut sizes);
