@@ -29,6 +29,8 @@ pub static FAMILIES: Families = &[
     &super::fp8_linear::cuda::FAMILY,
     &super::fp8_parts::FAMILY,
     &super::gate::FAMILY,
+    &super::gated_delta_rule::cuda::FAMILY,
+    &super::gated_delta_rule::cuda::FAMILY_BACKWARD,
     &super::hash::cuda::FAMILY,
     &super::layer_norm::cuda::FAMILY,
     &super::linear::cuda::FAMILY,

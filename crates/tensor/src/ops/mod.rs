@@ -38,6 +38,7 @@ pub mod folded_convolution;
 pub mod fp8_linear;
 pub mod fp8_parts;
 pub mod gate;
+pub mod gated_delta_rule;
 mod gpu;
 pub mod hash;
 mod kernels;

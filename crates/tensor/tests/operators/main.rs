@@ -27,6 +27,7 @@ mod fp8_linear;
 mod fp8_maxima;
 mod fp8_parts;
 mod gate;
+mod gated_delta_rule;
 mod general;
 mod hash;
 mod lanes;
@@ -95,6 +96,7 @@ operators! {
     fill = fill::declared,
     folded_convolution = folded_convolution::declared,
     gate = gate::declared,
+    gated_delta_rule = gated_delta_rule::declared,
     latent_qkv = latent_qkv::declared,
     layer_norm = layer_norm::declared,
     feed_forward = linear::feed_forward,
