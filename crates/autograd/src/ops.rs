@@ -6,6 +6,7 @@ mod add;
 mod attention;
 mod batch_norm;
 mod cast;
+mod causal_convolution;
 mod collective;
 mod convolution;
 mod cross_entropy;
@@ -50,6 +51,7 @@ pub use attention::{
 };
 pub use batch_norm::{BatchNorm, BatchNormRule, Statistics, batch_norm};
 pub use cast::{CastRule, autocast, cast};
+pub use causal_convolution::{CausalConvolution, CausalConvolutionRule, causal_convolution};
 pub use collective::{Collective, CollectiveRule, all_gather, all_reduce, exchange, reduce_scatter};
 pub use convolution::{ConvolutionRule, convolution};
 pub use cross_entropy::{CrossEntropyRule, cross_entropy, cross_entropy_of_scores, sum_of_pieces};

@@ -89,6 +89,7 @@ const STANDARD: &[OperatorPrecision] = &[
     unchanged("average_pool", ""),
     single("batch_norm", "mean, rstd, running statistics"),
     moves("cast"),
+    unchanged("causal_convolution", ""),
     widest("concatenate", Arithmetic::Moves),
     half("convolution", ""),
     half("copy_to_shards", "sum of gradients"),

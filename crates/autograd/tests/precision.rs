@@ -10,7 +10,7 @@ use autograd::{Dimension, Pass, Pieces, Placement, Result, SequencePiece, Tape, 
 use collective::{Axis, AxisGroups, Communicator};
 use device::{Category, DType, Device, bf16};
 use ops::{
-    Adapter, BatchNorm, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
+    Adapter, BatchNorm, CausalConvolution, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
     GatedFeedForwardWeights, LinearCrossEntropy, Noise, Pair, PartialSums, Pointwise, Positions,
     QkNormWeights, Rotary, RouterState, RouterWeights, Statistics, TokenTable, Windows,
 };
@@ -132,6 +132,11 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::batch_norm(t, x, None, &norm, Statistics::Batch { record: None }))
     }),
     ("cast", |t, o| one(ops::cast(t, o.x(t, &[4, 8]), DType::F32))),
+    ("causal_convolution", |t, o| {
+        let weight = o.weight(&[8, 1, 3]);
+        let layer = CausalConvolution { weight, bias: Some(o.weight(&[8])), silu: true };
+        one(ops::causal_convolution(t, o.x(t, &[2, 4, 8]), &layer))
+    }),
     ("concatenate", |t, o| one(ops::concatenate(t, &[o.x(t, &[4, 8]), o.x(t, &[4, 8])], 1))),
     ("convolution", |t, o| {
         let x = o.x(t, &[1, 4, 4, 2]);

@@ -19,6 +19,7 @@ pub static FAMILIES: Families = &[
     &super::blocks::cuda::FAMILY,
     &super::cached_attention::cuda::FAMILY,
     &super::cast::FAMILY,
+    &super::causal_convolution::cuda::FAMILY,
     &super::choose::cuda::FAMILY,
     &super::convolution::cuda::FAMILY,
     &super::cross_entropy::cuda::FAMILY,

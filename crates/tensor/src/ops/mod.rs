@@ -21,6 +21,7 @@ pub mod block_codes;
 pub mod blocks;
 pub mod cached_attention;
 pub mod cast;
+pub mod causal_convolution;
 mod check;
 pub mod choose;
 mod columns;

@@ -13,6 +13,7 @@ mod block_codes;
 mod blocks;
 mod cached_attention;
 mod cast;
+mod causal_convolution;
 mod choose;
 mod convolution;
 mod cross_entropy;
@@ -89,6 +90,7 @@ operators! {
     attention_masks = attention_masks::declared,
     batch_norm = batch_norm::declared,
     cast = cast::declared,
+    causal_convolution = causal_convolution::declared,
     convolution = convolution::declared,
     cross_entropy = cross_entropy::declared,
     dropout = dropout::declared,

@@ -1,0 +1,241 @@
+// Causal depthwise convolutions of sequences: y[t] = f(bias + sum over taps of weight[tap] * x[t - width + 1 +
+// tap]), where f is the identity or SiLU. Inputs before a token's document are 0.
+//
+// Shapes: x_blc, dy_blc and theirs; weight_ck, where k is the width of at most TAPS; bias_c; documents_bl;
+// state[slot][k - 1][c], the oldest input first. Letters as in CONTRIBUTING.md.
+#include "activation.cuh"
+#include "columns.cuh"
+#include "rotary.cuh"
+
+#define TAPS 4
+
+// A thread has N channels of a run of rows. Rows of all sequences are numbered together; `reach` keeps a row
+// from reading another document. Inputs stay in registers, so each is read once per run and width - 1 rows
+// before it. Launch: THREADS threads, a thread for N channels of a run; neighbours have neighbouring channels.
+// Floor: x in and y out once; backward: dy and x in, dx out.
+
+// Weights by lag: at[0] belongs to the row itself, at[1] to the row before it.
+template <int N> struct Taps {
+    Floats<N> at[TAPS], bias;
+    u32 width;
+    template <typename T>
+    __device__ __forceinline__ Taps(const T *weight_ck, const T *bias_c, u32 column, u32 width)
+        : width(width) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            bias.at[i] = bias_c ? to_f32(bias_c[column + i]) : 0.0f;
+#pragma unroll
+            for (u32 lag = 0; lag < TAPS; lag++)
+                at[lag].at[i] =
+                    lag < width ? to_f32(weight_ck[u64(column + i) * width + width - 1 - lag]) : 0.0f;
+        }
+    }
+    // The number of rows before this one that it reads.
+    __device__ __forceinline__ u32 reach(const u32 *documents_bl, u32 row, u32 time) const {
+        return min(position(documents_bl, row, time), width - 1);
+    }
+    // The convolution before f, oldest input first.
+    __device__ __forceinline__ Floats<N> sum(const Floats<N> (&window)[TAPS], u32 reach) const {
+        Floats<N> result = bias;
+#pragma unroll
+        for (int lag = TAPS - 1; lag >= 0; lag--)
+            if (u32(lag) <= reach)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    result.at[i] = fmaf(at[lag].at[i], window[lag].at[i], result.at[i]);
+        return result;
+    }
+};
+
+// Makes `next` the newest of a window of rows.
+template <int N> __device__ __forceinline__ void push(Floats<N> (&window)[TAPS], const Floats<N> &next) {
+#pragma unroll
+    for (int lag = TAPS - 1; lag > 0; lag--) window[lag] = window[lag - 1];
+    window[0] = next;
+}
+
+// Fills a window with the rows before `first`.
+template <int N, typename T>
+__device__ __forceinline__ void begin(Floats<N> (&window)[TAPS], const T *x_blc, u32 first, u32 column,
+                                      u32 channels, u32 width) {
+#pragma unroll
+    for (u32 lag = TAPS - 1; lag > 0; lag--) {
+        Floats<N> before = {};
+        if (lag < width && lag <= first) before = read<N>(x_blc + u64(first - lag) * channels + column);
+        push(window, before);
+    }
+}
+
+template <typename T> using Function = Silu<typename MathFor<T>::Math>;
+
+// The gradient of the convolution before f, of a row whose input is the newest of the window.
+template <int N, typename T>
+__device__ __forceinline__ Floats<N> slope(const Taps<N> &taps, const Floats<N> (&window)[TAPS], u32 reach,
+                                           Floats<N> dy, u32 silu) {
+    if (silu) {
+        const Floats<N> sums = taps.sum(window, reach);
+#pragma unroll
+        for (int i = 0; i < N; i++) dy.at[i] = Function<T>::gradient(dy.at[i], sums.at[i]);
+    }
+    return dy;
+}
+
+template <int N, typename T>
+__device__ __forceinline__ void forward(const T *x_blc, const T *weight_ck, const T *bias_c,
+                                        const u32 *documents_bl, T *y_blc, u32 rows, u32 time, u32 channels,
+                                        u32 width, u32 rows_per_run, u32 silu) {
+    const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
+    const u32 column = item % vectors * N, first = item / vectors * rows_per_run;
+    if (first >= rows) return;
+    const u32 end = min(rows, first + rows_per_run);
+    const Taps<N> taps(weight_ck, bias_c, column, width);
+    Floats<N> window[TAPS] = {};
+    begin(window, x_blc, first, column, channels, width);
+    for (u32 row = first; row < end; row++) {
+        const u64 at = u64(row) * channels + column;
+        push(window, read<N>(x_blc + at));
+        Floats<N> y = taps.sum(window, taps.reach(documents_bl, row, time));
+        if (silu)
+#pragma unroll
+            for (int i = 0; i < N; i++) y.at[i] = Function<T>::value(y.at[i]);
+        write(y_blc + at, y);
+    }
+}
+
+// Rows after a run add to its inputs' gradients too; terms are added in the order of their rows.
+template <int N, typename T>
+__device__ __forceinline__ void backward(const T *dy_blc, const T *x_blc, const T *weight_ck, const T *bias_c,
+                                         const u32 *documents_bl, T *dx_blc, u32 rows, u32 time, u32 channels,
+                                         u32 width, u32 rows_per_run, u32 silu) {
+    const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
+    const u32 column = item % vectors * N, first = item / vectors * rows_per_run;
+    if (first >= rows) return;
+    const u32 end = min(rows, first + rows_per_run);
+    const Taps<N> taps(weight_ck, bias_c, column, width);
+    // Gradients of the newest inputs, of which later rows' terms are missing.
+    Floats<N> window[TAPS] = {}, sums[TAPS] = {};
+    if (silu) begin(window, x_blc, first, column, channels, width);
+    for (u32 row = first; row < end + TAPS - 1; row++) {
+        push(sums, Floats<N>{});
+        if (row < min(rows, end + width - 1)) {
+            const u64 at = u64(row) * channels + column;
+            if (silu) push(window, read<N>(x_blc + at));
+            const u32 reach = taps.reach(documents_bl, row, time);
+            const Floats<N> gradient = slope<N, T>(taps, window, reach, read<N>(dy_blc + at), silu);
+#pragma unroll
+            for (u32 lag = 0; lag < TAPS; lag++)
+                if (lag <= reach)
+#pragma unroll
+                    for (int i = 0; i < N; i++)
+                        sums[lag].at[i] = fmaf(taps.at[lag].at[i], gradient.at[i], sums[lag].at[i]);
+        }
+        if (row >= first + TAPS - 1)
+            write(dx_blc + u64(row - (TAPS - 1)) * channels + column, sums[TAPS - 1]);
+    }
+}
+
+// partial[run]: the sums of weights [c][k], then of biases [c], over the run's rows in order.
+template <int N, typename T>
+__device__ __forceinline__ void weight_sums(const T *dy_blc, const T *x_blc, const T *weight_ck,
+                                            const T *bias_c, const u32 *documents_bl, float *partial,
+                                            u32 rows, u32 time, u32 channels, u32 width, u32 rows_per_run,
+                                            u32 silu) {
+    const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
+    const u32 column = item % vectors * N, run = item / vectors, first = run * rows_per_run;
+    if (first >= rows) return;
+    const u32 end = min(rows, first + rows_per_run);
+    const Taps<N> taps(weight_ck, bias_c, column, width);
+    Floats<N> window[TAPS] = {}, sums[TAPS] = {}, bias = {};
+    begin(window, x_blc, first, column, channels, width);
+    for (u32 row = first; row < end; row++) {
+        const u64 at = u64(row) * channels + column;
+        push(window, read<N>(x_blc + at));
+        const u32 reach = taps.reach(documents_bl, row, time);
+        const Floats<N> gradient = slope<N, T>(taps, window, reach, read<N>(dy_blc + at), silu);
+#pragma unroll
+        for (int i = 0; i < N; i++) bias.at[i] += gradient.at[i];
+#pragma unroll
+        for (u32 lag = 0; lag < TAPS; lag++)
+            if (lag <= reach)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    sums[lag].at[i] = fmaf(gradient.at[i], window[lag].at[i], sums[lag].at[i]);
+    }
+    float *to = partial + u64(run) * channels * (width + 1);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+#pragma unroll
+        for (u32 lag = 0; lag < TAPS; lag++)
+            if (lag < width) to[u64(column + i) * width + width - 1 - lag] = sums[lag].at[i];
+        to[u64(channels) * width + column + i] = bias.at[i];
+    }
+}
+
+// The next row of every slot, whose last width - 1 inputs are in `state`, which then moves on by a row. Rows
+// without a slot are 0. Launch: a thread for N channels of a row.
+template <int N, typename T>
+__device__ __forceinline__ void step(const T *x_blc, const T *weight_ck, const T *bias_c,
+                                     const u32 *documents_bl, T *state, T *y_blc, u32 rows, u32 slots,
+                                     u32 channels, u32 width, u32 silu) {
+    const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
+    const u32 column = item % vectors * N, row = item / vectors;
+    if (row >= rows) return;
+    const u64 at = u64(row) * channels + column;
+    Floats<N> y = {};
+    if (row < slots) {
+        const Taps<N> taps(weight_ck, bias_c, column, width);
+        T *own = state + u64(row) * (width - 1) * channels + column;
+        Floats<N> window[TAPS] = {};
+        const u32 reach = taps.reach(documents_bl, row, 1);
+#pragma unroll
+        for (u32 lag = 1; lag < TAPS; lag++)
+            if (lag <= reach) window[lag] = read<N>(own + u64(width - 1 - lag) * channels);
+        window[0] = read<N>(x_blc + at);
+        y = taps.sum(window, reach);
+        if (silu)
+#pragma unroll
+            for (int i = 0; i < N; i++) y.at[i] = Function<T>::value(y.at[i]);
+#pragma unroll
+        for (u32 lag = 0; lag < TAPS - 1; lag++)
+            if (lag < width - 1) write(own + u64(width - 2 - lag) * channels, window[lag]);
+    }
+    write(y_blc + at, y);
+}
+
+#define VECTOR_OR_NOT(CALL, ...) \
+    if (vector)                  \
+        CALL<4>(__VA_ARGS__);    \
+    else                         \
+        CALL<1>(__VA_ARGS__);
+
+#define OPERANDS(T)                                                                 \
+    const T *__restrict__ weight, const T *__restrict__ bias, const u32 *__restrict__ documents
+
+#define FOR_TYPE(NAME, T)                                                                                    \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        forward_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ y, u32 rows, u32 time,          \
+                       u32 channels, u32 width, u32 rows_per_run, u32 silu, u32 vector) {                    \
+        VECTOR_OR_NOT(forward, x, weight, bias, documents, y, rows, time, channels, width, rows_per_run,     \
+                      silu)                                                                                  \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T), T *__restrict__ dx,  \
+                        u32 rows, u32 time, u32 channels, u32 width, u32 rows_per_run, u32 silu,             \
+                        u32 vector) {                                                                        \
+        VECTOR_OR_NOT(backward, dy, x, weight, bias, documents, dx, rows, time, channels, width,             \
+                      rows_per_run, silu)                                                                    \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T),                   \
+                           float *__restrict__ partial, u32 rows, u32 time, u32 channels, u32 width,         \
+                           u32 rows_per_run, u32 silu, u32 vector) {                                         \
+        VECTOR_OR_NOT(weight_sums, dy, x, weight, bias, documents, partial, rows, time, channels, width,     \
+                      rows_per_run, silu)                                                                    \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        step_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ state, T *__restrict__ y,          \
+                    u32 rows, u32 slots, u32 channels, u32 width, u32 silu, u32 vector) {                    \
+        VECTOR_OR_NOT(step, x, weight, bias, documents, state, y, rows, slots, channels, width, silu)        \
+    }
+
+FOR_EACH_TYPE(FOR_TYPE)
