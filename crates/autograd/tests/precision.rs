@@ -10,13 +10,15 @@ use autograd::{Dimension, Pass, Pieces, Placement, Result, SequencePiece, Tape, 
 use collective::{Axis, AxisGroups, Communicator};
 use device::{Category, DType, Device, bf16};
 use ops::{
-    Adapter, BatchNorm, CausalConvolution, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
-    GatedFeedForwardWeights, LinearCrossEntropy, Noise, Pair, PartialSums, Pointwise, Positions,
-    QkNormWeights, Rotary, RouterState, RouterWeights, Statistics, TokenTable, Windows,
+    Adapter, BatchNorm, CausalConvolution, ConvolutionOptions, DeltaGates, Dropout, ExpertWeights,
+    FeedForwardWeights, GatedFeedForwardWeights, LinearCrossEntropy, Noise, Pair, PartialSums, Pointwise,
+    Positions, QkNormWeights, Rotary, RouterState, RouterWeights, Statistics, TokenTable, Windows,
 };
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::gated_delta_rule::{DeltaHeads, DeltaSettings};
+use tensor::ops::gated_rms_norm::{self, GateFunction};
 use tensor::ops::latent_qkv::LatentHeads;
 use tensor::ops::routing::{Routing, ScoreFunction};
 
@@ -144,6 +146,10 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("copy_to_shards", |t, o| one(o.x(t, &[4, 8]).copied(t, 1))),
     ("cross_entropy", |t, o| one(ops::cross_entropy(t, o.x(t, &[4, 8]), &o.targets(), 1.0))),
+    ("delta_gates", |t, o| {
+        let layer = DeltaGates { log_speed: o.weight(&[2]), bias: o.weight(&[2]), factor: 1.0 };
+        ops::delta_gates(t, [o.x(t, &[1, 4, 2]), o.x(t, &[1, 4, 2])], &layer).map(Vec::from)
+    }),
     ("dropout", |t, o| one(ops::dropout(t, o.x(t, &[4, 8]), &Dropout::new(1, "here", 0.5)))),
     ("embedding", |t, o| {
         let table = o.weight(&[5, 8]);
@@ -188,6 +194,13 @@ const CALLS: &[(&str, Run)] = &[
         let convolution = (&weight, ConvolutionOptions::default());
         one(ops::folded_convolution(t, x, None, convolution, (&norm, averages.each_ref())))
     }),
+    ("gated_delta_rule", |t, o| {
+        let heads = DeltaHeads { key: 1, value: 2, width: 4, value_width: 2 };
+        let settings = DeltaSettings { heads, by_channel: false, epsilon: 1e-6 };
+        let qkv = o.x(t, &[1, 4, 12]);
+        let single = |number| t.leaf(o.tensor(&[1, 4, 2], DType::F32, number));
+        one(ops::gated_delta_rule(t, [qkv, single(1), single(2)], settings))
+    }),
     ("gated_feed_forward", |t, o| {
         let x = o.x(t, &[4, 8]);
         let gate_up = o.weight(&[16, 8]);
@@ -196,6 +209,11 @@ const CALLS: &[(&str, Run)] = &[
         let adapters = [None, None];
         let weights = GatedFeedForwardWeights { gate_up, down, biases, adapters, is_partial: false };
         one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
+    }),
+    ("gated_rms_norm", |t, o| {
+        let settings = gated_rms_norm::Settings { epsilon: 1e-5, function: GateFunction::Silu };
+        let weight = o.weight(&[4]);
+        one(ops::gated_rms_norm(t, o.x(t, &[1, 4, 8]), o.x(t, &[1, 4, 8]), &weight, settings))
     }),
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
     ("join_pieces", |t, o| {
@@ -278,6 +296,7 @@ const CALLS: &[(&str, Run)] = &[
         let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]) };
         one(ops::row_qk_norm(t, qkv, heads, &[weights], [16, 16], 1e-5))
     }),
+    ("sigmoid_gate", |t, o| one(ops::sigmoid_gate(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
     ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),
     ("softmax", |t, o| one(ops::softmax(t, o.x(t, &[4, 8])))),
     ("split", |t, o| ops::split(t, o.x(t, &[4, 8]), 1, &[3, 5])),
