@@ -6,6 +6,9 @@ use crate::common::sizes;
 /// The model whose layers cannot be divided: it has one key and value head.
 const WHOLE: &str = "models/qwen2";
 
+/// Models with layers that have a state over the sequence.
+const RECURRENT: &[&str] = &["families/qwen3.5"];
+
 pub(super) const GRIDS: &[&[&str]] = &[
     &[],
     &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
@@ -32,6 +35,12 @@ pub(super) const CONTEXT_GRIDS: &[&[&str]] = &[
 /// One rank; and ranks with tensor and context parallelism, or context parallelism alone.
 const FEW_GRIDS: &[&[&str]] =
     &[&[], &["parallel.tensor=2", "parallel.context=2", "parallel.context_lanes=4", "parallel.zero_stage=3"]];
+/// One rank; and ranks that share layers and stages, for models whose sequences cannot be divided.
+const RECURRENT_GRIDS: &[&[&str]] = &[
+    &[],
+    &["parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"],
+    &["parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3", "memory.recompute=block"],
+];
 const FEW_GRIDS_OF_WHOLE_LAYERS: &[&[&str]] = &[&[], CONTEXT_GRIDS[1]];
 
 /// Returns the models with the grids on which each must have equal bits: all grids for two models (or, with
@@ -39,6 +48,10 @@ const FEW_GRIDS_OF_WHOLE_LAYERS: &[&[&str]] = &[&[], CONTEXT_GRIDS[1]];
 pub(super) fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'static str]])> {
     let mut all: Vec<(_, &[&[&str]])> = Vec::new();
     for name in MODELS {
+        if RECURRENT.contains(name) {
+            all.extend([(*name, &RECURRENT_GRIDS[..2]), (*name, &RECURRENT_GRIDS[2..])]);
+            continue;
+        }
         match (is_on_all_grids(name), *name == WHOLE) {
             (true, false) => all.extend([(*name, GRIDS), (*name, TENSOR_GRIDS), (*name, CONTEXT_GRIDS)]),
             (true, true) => all.extend([(*name, GRIDS), (*name, CONTEXT_GRIDS)]),

@@ -45,6 +45,7 @@ const MODELS: &[&str] = &[
     "families/phi3",
     "families/phi4",
     "families/qwen3-moe",
+    "families/qwen3.5",
     "families/smollm3",
 ];
 

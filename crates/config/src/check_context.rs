@@ -38,6 +38,9 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
         let key = "model.kind";
         return refused(key, format!("{key}: this kind of model has no sequences that can be divided"));
     }
+    if let Some(key) = config.model.recurrent_layers() {
+        return refused(key, format!("{key} has layers with a state, whose sequences cannot be divided"));
+    }
     let tokens = config.model.examples().units();
     if !tokens.is_multiple_of(lanes) {
         return refused("model.context", format!("it does not divide model.context = {tokens}"));

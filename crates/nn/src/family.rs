@@ -173,6 +173,12 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         None
     }
 
+    /// The key that selects layers with a state over the sequence, if the model has such layers. Ranks
+    /// cannot share a sequence of such a model.
+    fn recurrent_layers(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The heads as stored in the cache: by default the keys and values of [`ModelSpec::cached_heads`].
     fn cache(&self) -> Option<CachedHeads> {
         self.cached_heads().map(CachedHeads::from)

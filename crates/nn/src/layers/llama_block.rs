@@ -8,8 +8,9 @@ use super::block::Branch;
 use super::latents::Latents;
 use super::rotary_attention::RotaryPositions;
 use super::{
-    Block, BlockFeedForward, Dropout, GatedFeedForward, LatentQkv, LatentSizes, Linear, Mixture,
-    MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention, TokenMixer,
+    Block, BlockFeedForward, Dropout, GatedDelta, GatedDeltaSizes, GatedFeedForward, LatentQkv, LatentSizes,
+    Linear, Mixture, MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention,
+    TokenMixer,
 };
 use crate::error::Result;
 use crate::init::Init;
@@ -54,6 +55,10 @@ pub struct LlamaBlockSizes {
     pub width: usize,
     /// Attention heads, and the computation of scores.
     pub attention: Settings,
+    /// The linear attention that replaces attention, if any.
+    pub delta: Option<GatedDeltaSizes>,
+    /// Whether attention's output is gated by further rows of the query projection.
+    pub attention_gate: bool,
     /// Latents of queries, keys and values, if any.
     pub latents: Option<LatentSizes>,
     /// Hidden width of the feed-forward layers.
@@ -106,13 +111,29 @@ impl LlamaBlock {
         let name = format!("model.layers.{index}");
         let [attention_norms, feed_forward_norms] = sizes.norms.names();
         let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
-            let layer = Self::attention(parameters, &name, sizes, positions, inits)?;
-            Ok(TokenMixer::Attention(Box::new(layer)))
+            Self::mixer(parameters, &name, sizes, positions, inits)
         })?;
         let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
             Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)
         })?;
         Ok(LlamaBlock { name, attention, feed_forward })
+    }
+
+    /// Registers the layer in which tokens interact.
+    fn mixer(
+        parameters: &mut Parameters,
+        name: &str,
+        sizes: LlamaBlockSizes,
+        positions: RotaryPositions,
+        inits: [Init; 2],
+    ) -> Result<TokenMixer> {
+        if let Some(delta) = sizes.delta {
+            let prefix = format!("{name}.linear_attn");
+            let layer = GatedDelta::new(parameters, &prefix, sizes.width, delta, inits)?;
+            return Ok(TokenMixer::Delta(Box::new(layer)));
+        }
+        let layer = Self::attention(parameters, name, sizes, positions, inits)?;
+        Ok(TokenMixer::Attention(Box::new(layer)))
     }
 
     /// Registers the feed-forward layers, or a mixture of experts.
@@ -173,7 +194,8 @@ impl LlamaBlock {
             }
             _ => {
                 let fused = format!("{prefix}.qkv_proj");
-                let columns = [width, heads.packed_columns()];
+                let gates = if sizes.attention_gate { heads.output_columns() } else { 0 };
+                let columns = [width, heads.packed_columns() + gates];
                 let options = (sizes.qkv_bias, Activation::None);
                 QkvLayer::Linear(Box::new(Linear::optional_bias(parameters, &fused, columns, init, options)?))
             }
@@ -195,7 +217,7 @@ impl LlamaBlock {
             false => Vec::new(),
         };
         let layer = RotaryAttention::new(qkv, norm, output, attention, positions);
-        Ok(layer.dropping(weights).with_sinks(sinks))
+        Ok(layer.dropping(weights).with_sinks(sinks).gated(sizes.attention_gate))
     }
 
     /// Registers the layers that compute latents, if any.

@@ -2,6 +2,7 @@
 
 use autograd::ops::{self, ExpertWeights, RouterState, RouterWeights};
 use autograd::{Tape, Var, Weight, map};
+use device::DType;
 use tensor::ops::fp8_linear::MULTIPLE;
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::Routing;
@@ -24,6 +25,8 @@ pub struct MixtureSizes {
     pub width: usize,
     /// Hidden width of the shared experts, which all rows use; 0 for none.
     pub shared_width: usize,
+    /// Whether the results of the shared experts are multiplied by a sigmoid gate of each row.
+    pub shared_gate: bool,
     /// Whether the router has a bias.
     pub router_bias: bool,
     /// Whether the layers of experts have biases.
@@ -43,6 +46,8 @@ pub struct Mixture {
     experts: Vec<ExpertWeights>,
     gate: Gate,
     shared: Option<GatedFeedForward>,
+    /// The layer that computes the gate of the shared experts, with one output.
+    shared_gate: Option<RouterWeights>,
     edges: ShardEdges,
 }
 
@@ -83,6 +88,11 @@ impl Mixture {
         let bias =
             sizes.router_bias.then(|| parameters.create_copied(&format!("{router}.bias"), [experts], zero));
         let bias = bias.transpose()?;
+        let shared_gate = (sizes.shared_gate && sizes.shared_width > 0).then(|| {
+            let name = format!("{prefix}.shared_expert_gate.weight");
+            parameters.create_copied(&name, [1, width], inits[0])
+        });
+        let shared_gate = shared_gate.transpose()?.map(|weight| RouterWeights { weight, bias: None });
         let of_experts = ExpertSizes { prefix, width, experts, hidden: sizes.width, biases };
         let edges = ShardEdges::new(parameters);
         let experts = parameters
@@ -101,6 +111,7 @@ impl Mixture {
             experts,
             gate,
             shared: shared.transpose()?,
+            shared_gate,
             edges,
         })
     }
@@ -176,12 +187,20 @@ impl Mixture {
                 };
                 Ok(ops::routing(tape, logits_te, &self.routing, state)?)
             })?;
+            let gate_t = self.shared_gate.as_ref().map(|weights| {
+                within(tape, "shared_expert_gate", || Ok(ops::router(tape, x_bld.clone(), weights)?))
+            });
+            let gate_t = gate_t.transpose()?;
             let routed = |x_bld| {
                 within(tape, "experts", || Ok(ops::experts(tape, x_bld, choices, experts, self.gate)?))
             };
             let Some(shared) = &self.shared else { return routed(x_bld) };
             let routed_bld = routed(x_bld.clone())?;
             let shared_bld = within(tape, "shared_experts", || shared.forward_shard(tape, shard, x_bld))?;
+            let shared_bld = match gate_t {
+                Some(gate_t) => within(tape, "shared_expert_gate", || gated(tape, shared_bld, gate_t))?,
+                None => shared_bld,
+            };
             Ok(ops::add(tape, routed_bld, shared_bld)?)
         })
     }
@@ -200,6 +219,17 @@ impl Layer for Mixture {
         let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;
         within(tape, "experts", || self.edges.leave(tape, y_bld, None, dtype))
     }
+}
+
+/// Multiplies each row by the sigmoid of its gate, `[rows, 1]` f32.
+fn gated(tape: &Tape, x_bld: Var, gate_t: Var) -> Result<Var> {
+    let [batch, time] = [x_bld.tensor().shape().dims()[0], x_bld.tensor().shape().dims()[1]];
+    let gate_bl = ops::reshape(tape, gate_t, [batch, time, 1])?;
+    let gate_bl = match x_bld.tensor().dtype() {
+        DType::F32 => gate_bl,
+        dtype => ops::cast(tape, gate_bl, dtype)?,
+    };
+    Ok(ops::sigmoid_gate(tape, x_bld, gate_bl)?)
 }
 
 /// The feed-forward layers of a block.

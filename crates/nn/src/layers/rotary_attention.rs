@@ -89,6 +89,8 @@ pub struct RotaryAttention {
     positions: RotaryPositions,
     dropout: Dropout,
     sinks: Vec<Weight>,
+    /// Whether the output is multiplied by the sigmoid of gates, whose rows follow the query rows of each head.
+    is_gated: bool,
 }
 
 impl RotaryAttention {
@@ -103,7 +105,8 @@ impl RotaryAttention {
     ) -> Self {
         let settings = settings.into();
         let sinks = Vec::new();
-        RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none(), sinks }
+        let dropout = Dropout::none();
+        RotaryAttention { qkv, norm, projection, settings, positions, dropout, sinks, is_gated: false }
     }
 
     /// Adds dropout of attention weights in training.
@@ -116,6 +119,13 @@ impl RotaryAttention {
     #[must_use]
     pub fn with_sinks(self, sinks: Vec<Weight>) -> Self {
         RotaryAttention { sinks, ..self }
+    }
+
+    /// Multiplies the output by the sigmoid of gates. The linear layer then has the rows of a head's gates after
+    /// those of its queries.
+    #[must_use]
+    pub fn gated(self, is_gated: bool) -> Self {
+        RotaryAttention { is_gated, ..self }
     }
 
     /// Returns whether one norm covers all heads of a row.
@@ -229,6 +239,26 @@ impl RotaryAttention {
         self.projection.forward_blocks(tape, mixed_blc)
     }
 
+    /// Computes gated attention of whole sequences and projects the results, one shard after another.
+    fn attend_gated(&self, tape: &Tape, layer: &Linear, x_bld: Var) -> Result<Var> {
+        let heads = self.settings.heads.divided(layer.edges().shards());
+        let settings = Settings { heads, ..self.settings };
+        map(tape, [x_bld], |block, [x_bld]| {
+            let packed_blc = layer.forward_shard(tape, block.shard, x_bld)?;
+            let [qkv_blc, gates_blc] = within(tape, "gate", || separate_gates(tape, packed_blc, heads))?;
+            let qkv_blc = within(tape, "rotary", || self.rotated(tape, qkv_blc, heads))?;
+            let mixed_blc = within(tape, "attention", || {
+                let sinks = self.sinks.get(block.shard).map_or(&[][..], std::slice::from_ref);
+                let qkv_blc = Qkv::Packed(qkv_blc);
+                let dropout = self.dropout.site();
+                let measures = AttentionMeasures::default();
+                Ok(ops::attention_with_sinks(tape, qkv_blc, settings, sinks, dropout, measures)?)
+            })?;
+            let gated_blc = within(tape, "gate", || Ok(ops::sigmoid_gate(tape, mixed_blc, gates_blc)?))?;
+            self.projection.forward_shard(tape, block.shard, gated_blc)
+        })
+    }
+
     /// Computes attention over latents in a pass with caches, and projects the results.
     fn attend_latents(&self, tape: &Tape, layer: &LatentQkv, parts: [Var; 3]) -> Result<Var> {
         let rotary = self.positions.table.as_ref().map(|table| self.rotary(tape, table));
@@ -259,6 +289,9 @@ impl Layer for RotaryAttention {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
         let y_bld = match &self.qkv {
+            QkvLayer::Linear(layer) if self.is_gated => {
+                self.attend_gated(tape, layer, layer.enter(tape, x_bld)?)?
+            }
             QkvLayer::Linear(layer) => self.forward_shards(tape, layer.enter(tape, x_bld)?, |x_bld| {
                 let forward = |shard, [x_bld]: [Var; 1]| layer.forward_shard(tape, shard, x_bld);
                 self.attend(tape, self.qkv(tape, (layer.edges(), [x_bld]), forward)?)
@@ -277,4 +310,22 @@ impl Layer for RotaryAttention {
         };
         self.projection.leave(tape, y_bld, dtype)
     }
+}
+
+/// Separates the columns of queries, keys and values from those of gates, which follow each head's query.
+fn separate_gates(tape: &Tape, packed_blc: Var, heads: Heads) -> Result<[Var; 2]> {
+    let [batch, time] = [packed_blc.tensor().shape().dims()[0], packed_blc.tensor().shape().dims()[1]];
+    let [queries, keys, values] = heads.groups_of_columns();
+    let gates = heads.output_columns();
+    let [both, keys_values] = two(ops::split(tape, packed_blc, 2, &[queries + gates, keys + values])?)?;
+    let by_head = ops::reshape(tape, both, [batch, time, heads.query, heads.width + heads.value_width])?;
+    let [queries_blhk, gates_blhk] = two(ops::split(tape, by_head, 3, &[heads.width, heads.value_width])?)?;
+    let queries_blc = ops::reshape(tape, queries_blhk, [batch, time, queries])?;
+    let qkv_blc = ops::concatenate(tape, &[queries_blc, keys_values], 2)?;
+    Ok([qkv_blc, ops::reshape(tape, gates_blhk, [batch, time, gates])?])
+}
+
+fn two(parts: Vec<Var>) -> Result<[Var; 2]> {
+    <[Var; 2]>::try_from(parts)
+        .map_err(|parts| NnError::Sizes(format!("{} parts of a projection", parts.len())))
 }

@@ -2,7 +2,7 @@
 
 use autograd::{Tape, Var};
 
-use super::{Layer, RotaryAttention};
+use super::{GatedDelta, Layer, RotaryAttention};
 use crate::error::Result;
 
 /// The layer of a block in which tokens interact.
@@ -10,6 +10,8 @@ use crate::error::Result;
 pub enum TokenMixer {
     /// Attention with rotary positions.
     Attention(Box<RotaryAttention>),
+    /// Linear attention by the gated delta rule.
+    Delta(Box<GatedDelta>),
 }
 
 impl Layer for TokenMixer {
@@ -22,6 +24,7 @@ impl Layer for TokenMixer {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         match self {
             TokenMixer::Attention(layer) => layer.forward(tape, x_bld),
+            TokenMixer::Delta(layer) => layer.forward(tape, x_bld),
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::parameters::Parameters;
 use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
 use crate::width_scaling::WidthScaling;
+use mixers::SequenceMixer;
 
 /// The family `llama`.
 pub const LLAMA: Family = Family::new::<LlamaSizes>("llama").of_tokens().with_hugging_face(folder::CONFIG);
@@ -65,8 +66,11 @@ impl ModelSpec for LlamaSizes {
 
     fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
         let heads = (Self::key_value_heads, self.key_value_heads);
+        let linear = self.has_mixer(SequenceMixer::LinearAttention);
+        let linear = linear.then_some((Self::linear_key_heads, self.linear_key_heads));
         let feed_forward = (Self::feed_forward, self.feed_forward);
         let mut dimensions = vec![heads, (Self::vocabulary, self.vocabulary)];
+        dimensions.extend(linear);
         if (0..self.layers).any(|layer| !self.has_experts(layer)) {
             dimensions.push(feed_forward);
         }
@@ -104,11 +108,15 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn cached_heads(&self) -> Option<Heads> {
-        Some(self.attention_heads())
+        self.recurrent_layers().is_none().then(|| self.attention_heads())
+    }
+
+    fn recurrent_layers(&self) -> Option<&'static str> {
+        (0..self.layers).any(|layer| !self.attends(layer)).then_some(Self::layer_types)
     }
 
     fn cache(&self) -> Option<CachedHeads> {
-        Some(self.cached())
+        self.cached_heads().map(|_| self.cached())
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
@@ -182,7 +190,12 @@ impl LlamaSizes {
         let keys = [Self::base_width, Self::base_head_width];
         checks::check_base(raw, keys, [self.base_width, self.base_head_width])?;
         let others = [(Self::experts, self.experts), (Self::latent_width, self.latent_width)];
-        let other = others.into_iter().find(|(_, size)| *size > 0 && !self.scaling_by_width().is_none());
+        let linear = self.has_mixer(SequenceMixer::LinearAttention).then_some(self.linear_key_heads);
+        let linear = linear.map(|heads| (Self::linear_key_heads, heads));
+        let other = others
+            .into_iter()
+            .chain(linear)
+            .find(|(_, size)| *size > 0 && !self.scaling_by_width().is_none());
         let Some((key, size)) = other else { return Ok(()) };
         let reason = format!("model.base_width has no rules for {key} = {size}");
         Err(raw.conflict(&[Self::base_width, key], reason))
@@ -270,6 +283,16 @@ impl LlamaSizes {
                     "the weights of latents of queries",
                     1,
                     &[of_layers, (Self::query_latent_width, self.query_latent_width), of_heads, of_head],
+                ),
+                (
+                    "the weights of linear attention",
+                    6,
+                    &[
+                        of_layers,
+                        of_width,
+                        (Self::linear_value_heads, self.linear_value_heads),
+                        (Self::linear_key_width, self.linear_key_width.max(self.linear_value_width)),
+                    ],
                 ),
                 ("the feed-forward weights", 3, &[of_layers, of_width, of_hidden]),
                 ("the weights of experts", 3, &[of_layers, of_width, of_experts, of_expert]),

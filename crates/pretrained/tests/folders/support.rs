@@ -25,6 +25,7 @@ pub(crate) const MODELS: &[&str] = &[
     "families/ministral",
     "families/mistral",
     "families/olmo2",
+    "families/qwen3.5",
     "families/olmo3",
     "families/phi3",
     "families/phi4",

@@ -17,6 +17,7 @@ mod causal_convolution;
 mod choose;
 mod convolution;
 mod cross_entropy;
+mod delta_gates;
 mod divided_norm;
 mod dropout;
 mod embedding;
@@ -29,6 +30,7 @@ mod fp8_maxima;
 mod fp8_parts;
 mod gate;
 mod gated_delta_rule;
+mod gated_rms_norm;
 mod general;
 mod hash;
 mod lanes;
@@ -55,6 +57,7 @@ mod repeat;
 mod rms_norm;
 mod rotary;
 mod scale;
+mod sigmoid_gate;
 mod soft_cross_entropy;
 mod support;
 mod threads;
@@ -93,12 +96,14 @@ operators! {
     causal_convolution = causal_convolution::declared,
     convolution = convolution::declared,
     cross_entropy = cross_entropy::declared,
+    delta_gates = delta_gates::declared,
     dropout = dropout::declared,
     embedding = embedding::declared,
     fill = fill::declared,
     folded_convolution = folded_convolution::declared,
     gate = gate::declared,
     gated_delta_rule = gated_delta_rule::declared,
+    gated_rms_norm = gated_rms_norm::declared,
     latent_qkv = latent_qkv::declared,
     layer_norm = layer_norm::declared,
     feed_forward = linear::feed_forward,
@@ -114,6 +119,7 @@ operators! {
     rotary = rotary::declared,
     running_average = batch_norm::running_averages,
     scale = scale::declared,
+    sigmoid_gate = sigmoid_gate::declared,
     soft_cross_entropy = soft_cross_entropy::declared,
     matmul = general::matmul,
     pairs = general::pairs,

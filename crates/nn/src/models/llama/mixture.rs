@@ -27,6 +27,7 @@ impl LlamaSizes {
             },
             width: self.expert_width,
             shared_width: self.shared_expert_width,
+            shared_gate: self.shared_expert_gate,
             router_bias: self.router_bias,
             biases: self.mlp_bias,
             correction: self.router_correction,
@@ -81,6 +82,7 @@ impl LlamaSizes {
         sizes.experts_per_token = 2;
         sizes.expert_width = self.feed_forward;
         sizes.shared_expert_width = 0;
+        sizes.shared_expert_gate = false;
         (sizes.router_scores, sizes.router_normalised) = (ScoreFunction::Softmax, true);
         (sizes.router_bias, sizes.router_correction, sizes.router_scale) = (false, false, 1.0);
         (sizes.expert_groups, sizes.expert_groups_per_token) = (1, 1);

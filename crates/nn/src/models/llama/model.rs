@@ -24,7 +24,10 @@ impl Llama {
         let blocks = |parameters: &mut Parameters| {
             let mut tables = Tables::default();
             let block = |index| {
-                let positions = tables.positions(parameters.device(), sizes, index)?;
+                let positions = match sizes.attends(index) {
+                    true => tables.positions(parameters.device(), sizes, index)?,
+                    false => RotaryPositions { table: None, still: None },
+                };
                 LlamaBlock::new(parameters, index, sizes.block(index), positions, inits)
             };
             stage.layers.clone().map(block).collect()

@@ -9,17 +9,26 @@ impl LlamaSizes {
     /// not sharded.
     pub(super) fn placement_table(&self) -> PlacementTable {
         let heads = self.attention_heads();
+        let [queries, keys, values] = heads.groups_of_columns();
+        let gates = if self.attention_gate { heads.output_columns() } else { 0 };
+        let linear = self.linear_heads().groups_of_columns();
         let gate_and_up = |hidden: usize| vec![hidden; 2];
         let norms_rows = self.qk_norm && self.qk_norm_span == QkNormSpan::All;
         let table = PlacementTable::new()
             .column("model.embed_tokens.weight", &[])
             .column("lm_head", &[])
-            .column("*.self_attn.qkv_proj", &heads.groups_of_columns())
+            .column("*.self_attn.qkv_proj", &[queries + gates, keys, values])
             .column("*.self_attn.q_proj", &[])
             .column("*.self_attn.q_b_proj", &[])
             .column("*.self_attn.kv_b_proj", &[])
             .column("*.self_attn.sinks", &[])
             .row("*.self_attn.o_proj")
+            .column("*.linear_attn.in_proj_qkv", &linear)
+            .column("*.linear_attn.in_proj_*", &[])
+            .column("*.linear_attn.conv1d.weight", &linear)
+            .column("*.linear_attn.dt_bias", &[])
+            .column("*.linear_attn.A_log", &[])
+            .row("*.linear_attn.out_proj")
             .column("*.mlp.shared_experts.gate_up_proj", &gate_and_up(self.shared_expert_width))
             .column("*.mlp.experts.gate_up_proj", &vec![self.expert_width; 2 * self.experts])
             .column("*.mlp.gate_up_proj", &gate_and_up(self.feed_forward))

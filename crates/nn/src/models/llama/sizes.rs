@@ -8,7 +8,7 @@ use tensor::ops::rotary::{Frequencies, Scaling};
 
 use super::mixers::SequenceMixer;
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
-use crate::layers::{LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
+use crate::layers::{DeltaLayout, LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
 use crate::width_scaling::WidthScaling;
 
 /// Type of a layer with an attention window.
@@ -97,6 +97,9 @@ section! {
         /// Number of values between the two layers of the shared experts, which every token uses in addition.
         /// With 0 there are none.
         shared_expert_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Whether the results of the shared experts are multiplied by a sigmoid gate of each token, as in
+        /// Qwen3-Next.
+        shared_expert_gate: bool = Row::flag().default("false");
         /// The layers with experts: a list of 1 (experts) and 0 (none) that is repeated over the layers. An
         /// empty list means that all layers have experts.
         expert_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
@@ -161,9 +164,38 @@ section! {
         /// Number of tokens, including its own, that a query attends to in layers with a window. With 0 no
         /// layer has a window.
         window: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Types of the layers: a list of "sliding_attention" (with the window) and "full_attention" that is
-        /// repeated over the layers. With an empty list all layers have the window, if there is one.
+        /// Types of the layers: a list of "sliding_attention" (with the window), "full_attention" and
+        /// "linear_attention" (the gated delta rule, as in Qwen3.5) that is repeated over the layers. With an
+        /// empty list all layers have the window, if there is one.
         layer_types: Vec<String> = Row::texts().default("[]");
+        /// Query heads, and key heads, of linear attention.
+        linear_key_heads: usize = Row::count(1, MOST_EXTENT)
+            .derived("`heads`", |raw| Ok(raw.integer(LlamaSizes::heads)?.into()));
+        /// Value heads of linear attention, each with a state; a multiple of `linear_key_heads`. Consecutive
+        /// value heads share a query head and a key head.
+        linear_value_heads: usize = Row::count(1, MOST_EXTENT)
+            .derived("`linear_key_heads`", |raw| {
+                let own = match raw.is_set(LlamaSizes::linear_key_heads) {
+                    true => raw.integer(LlamaSizes::linear_key_heads),
+                    false => raw.integer(LlamaSizes::heads),
+                };
+                Ok(own?.into())
+            });
+        /// Number of values in a query or key of linear attention, at most 256 on a GPU.
+        linear_key_width: usize = Row::count(1, MOST_EXTENT).default("128");
+        /// Number of values in a value of linear attention.
+        linear_value_width: usize = Row::count(1, 1024).default("128");
+        /// Number of tokens, including its own, that the convolution of linear attention reads.
+        linear_convolution_width: usize = Row::count(2, 4).default("4");
+        /// Layout of the projections of linear attention: "separate" as in Qwen3.5, or "grouped" by key head,
+        /// as in Qwen3-Next.
+        linear_layout: DeltaLayout = choice!(DeltaLayout, DeltaLayout::ALL).default("\"separate\"");
+        /// Whether rates of linear attention are up to 2 instead of 1, so that a state's eigenvalues may be
+        /// negative, as in OLMo Hybrid.
+        linear_negative_eigenvalues: bool = Row::flag().default("false");
+        /// Whether attention's output is multiplied by the sigmoid of a gate, which further rows of the query
+        /// projection compute, as in Qwen3.5.
+        attention_gate: bool = Row::flag().default("false");
         /// Factor of attention scores. With 0 it is 1/√`head_width`.
         attention_scale: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Cap c of attention scores, which become c·tanh(x/c), as in Gemma 2. With 0 they are not capped.
@@ -247,6 +279,8 @@ impl LlamaSizes {
                 soft_cap: some(self.attention_soft_cap),
                 window: self.is_windowed(layer).then_some(self.window),
             },
+            delta: self.delta(layer),
+            attention_gate: self.attention_gate,
             latents: self.latents(),
             feed_forward: self.feed_forward,
             mixture: self.mixture(layer),

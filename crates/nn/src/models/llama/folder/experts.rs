@@ -79,6 +79,59 @@ pub(super) const SPARSE_EXPERTS: FolderOption = FolderOption {
     },
 };
 
+/// [`SPARSE_EXPERTS`] with a gated shared expert, as in Qwen3-Next.
+pub(super) const GATED_EXPERTS: FolderOption = FolderOption {
+    names: &[
+        "num_experts",
+        "num_local_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "router_aux_loss_coef",
+        "output_router_logits",
+        "shared_expert_intermediate_size",
+    ],
+    read: |config, family| {
+        let mut keys = (SPARSE_EXPERTS.read)(config, family)?;
+        // Qwen3-Next normalises by default, and Qwen3.5 always.
+        let normalised = config.flag("norm_topk_prob")?.unwrap_or(true);
+        keys.retain(|(key, _)| *key != LlamaSizes::router_normalised);
+        keys.push((LlamaSizes::router_normalised, normalised.into()));
+        keys.push((LlamaSizes::shared_expert_width, config.count("shared_expert_intermediate_size")?.into()));
+        keys.push((LlamaSizes::shared_expert_gate, true.into()));
+        Ok(keys)
+    },
+    write: |sizes| {
+        let mut settings = (SPARSE_EXPERTS.write)(sizes);
+        settings.push(("shared_expert_intermediate_size", json!(sizes.shared_expert_width)));
+        settings
+    },
+};
+
+/// Experts in all layers, with normalised weights and a gated shared expert, as in Qwen3.5.
+pub(super) const UNIFORM_EXPERTS: FolderOption = FolderOption {
+    names: &[
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "router_aux_loss_coef",
+        "output_router_logits",
+        "shared_expert_intermediate_size",
+    ],
+    read: |config, family| {
+        let mut keys = (GATED_EXPERTS.read)(config, family)?;
+        // There are no dense layers, whose width folders do not have.
+        keys.push((LlamaSizes::feed_forward, config.count("moe_intermediate_size")?.into()));
+        Ok(keys)
+    },
+    write: |sizes| {
+        let has = |(name, _): &(&str, serde_json::Value)| UNIFORM_EXPERTS.names.contains(name);
+        (GATED_EXPERTS.write)(sizes).into_iter().filter(has).collect()
+    },
+};
+
 /// DeepSeek-V3's experts: sigmoid scores with a correction, expert groups, shared experts, and dense first
 /// layers.
 pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {

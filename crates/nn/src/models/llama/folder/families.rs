@@ -2,13 +2,17 @@
 
 use keys::Value;
 
-use super::experts::{BOUNDED_GATE, DENSE_OR_ROUTED, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS};
+use super::experts::{
+    BOUNDED_GATE, DENSE_OR_ROUTED, GATED_EXPERTS, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS,
+    UNIFORM_EXPERTS,
+};
 use super::family::{Absent, ExpertLayout, FolderFamily, Keys, LLAMA, none};
 use super::latents::{LATENT_ROPE, LATENTS};
+use super::linear_attention::{GROUPED_LINEAR_ATTENTION, LINEAR_ATTENTION};
 use super::options::{
     ALL_BIASES, ATTENTION_BIAS, CAPS, FLAT_ROPE, HALF_ROPE, LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS,
-    NO_BIASES, NO_DROPOUT, NO_WINDOW, ONE_WINDOW, PADDING, QK_NORM, QKV_BIAS, QUERY_SCALAR, ROPE_LAYERS,
-    SWITCHED_WINDOW,
+    NO_BIASES, NO_DROPOUT, NO_WINDOW, ONE_WINDOW, PADDING, QK_NORM, QKV_BIAS, QUARTER_ROPE, QUERY_SCALAR,
+    ROPE_LAYERS, SWITCHED_WINDOW,
 };
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::LlamaSizes;
@@ -198,6 +202,39 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
     },
     FolderFamily {
+        model_type: "qwen3_5_text",
+        architecture: "Qwen3_5ForCausalLM",
+        activation: "hidden_act",
+        own_activation: None,
+        absent: Absent { head_width: Some(256), ..LLAMA },
+        fixed: qwen_hybrid,
+        options: &[PADDING, LINEAR_ATTENTION, ATTENTION_BIAS, QUARTER_ROPE],
+        is_fused: false,
+        experts: None,
+    },
+    FolderFamily {
+        model_type: "qwen3_next",
+        architecture: "Qwen3NextForCausalLM",
+        activation: "hidden_act",
+        own_activation: None,
+        absent: Absent { head_width: Some(256), ..LLAMA },
+        fixed: qwen_hybrid,
+        options: &[PADDING, GROUPED_LINEAR_ATTENTION, ATTENTION_BIAS, QUARTER_ROPE, GATED_EXPERTS],
+        is_fused: false,
+        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+    },
+    FolderFamily {
+        model_type: "qwen3_5_moe_text",
+        architecture: "Qwen3_5MoeForCausalLM",
+        activation: "hidden_act",
+        own_activation: None,
+        absent: Absent { head_width: Some(256), ..LLAMA },
+        fixed: qwen_hybrid,
+        options: &[PADDING, LINEAR_ATTENTION, ATTENTION_BIAS, QUARTER_ROPE, UNIFORM_EXPERTS],
+        is_fused: false,
+        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+    },
+    FolderFamily {
         model_type: "gpt_oss",
         architecture: "GptOssForCausalLM",
         activation: "hidden_act",
@@ -254,6 +291,10 @@ const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 /// Returns whether a layer is not the last one of its period.
 fn is_not_last(layer: usize, period: usize) -> bool {
     !(layer + 1).is_multiple_of(period)
+}
+
+fn qwen_hybrid(_: &FolderConfig) -> Result<Keys, String> {
+    Ok(vec![(LlamaSizes::qk_norm, true.into()), (LlamaSizes::norms_less_one, true.into())])
 }
 
 fn olmo(_: &FolderConfig) -> Result<Keys, String> {

@@ -8,6 +8,7 @@ mod experts;
 mod families;
 mod family;
 mod latents;
+mod linear_attention;
 mod options;
 pub(crate) mod reader;
 mod rope;
@@ -63,7 +64,6 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
         (LlamaSizes::key_value_heads, config.optional_count("num_key_value_heads")?.unwrap_or(heads).into()),
         (LlamaSizes::width, config.count("hidden_size")?.into()),
         (LlamaSizes::head_width, family.head_width(config)?.into()),
-        (LlamaSizes::feed_forward, config.count("intermediate_size")?.into()),
         (LlamaSizes::context, config.count("max_position_embeddings")?.into()),
         (LlamaSizes::vocabulary, config.count("vocab_size")?.into()),
         (LlamaSizes::tied, config.flag("tie_word_embeddings")?.unwrap_or(family.absent.tied).into()),
@@ -71,11 +71,19 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
         (LlamaSizes::norm_epsilon, config.number("rms_norm_eps")?.unwrap_or(family.absent.epsilon).into()),
         (LlamaSizes::hugging_face, family.model_type.into()),
     ];
+    if has_dense_width(family) {
+        keys.push((LlamaSizes::feed_forward, config.count("intermediate_size")?.into()));
+    }
     keys.extend((family.fixed)(config)?);
     for option in family.options {
         keys.extend((option.read)(config, family)?);
     }
     Ok(keys)
+}
+
+/// Returns whether folders of a family have the width of dense layers.
+fn has_dense_width(family: &FolderFamily) -> bool {
+    !family.options.iter().any(|option| option.names == experts::UNIFORM_EXPERTS.names)
 }
 
 fn family(config: &FolderConfig) -> Result<&'static FolderFamily, String> {
@@ -191,7 +199,6 @@ fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>
         ("head_dim", json!(sizes.head_width)),
         (family.activation, json!(activation)),
         ("hidden_size", json!(sizes.width)),
-        ("intermediate_size", json!(sizes.feed_forward)),
         ("max_position_embeddings", json!(sizes.context)),
         ("model_type", json!(family.model_type)),
         ("num_attention_heads", json!(sizes.heads)),
@@ -201,6 +208,9 @@ fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>
         ("tie_word_embeddings", json!(sizes.tied)),
         ("vocab_size", json!(sizes.vocabulary)),
     ];
+    if has_dense_width(family) {
+        settings.push(("intermediate_size", json!(sizes.feed_forward)));
+    }
     settings.extend(family.options.iter().flat_map(|option| (option.write)(sizes)));
     let config: Map<_, _> = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let read = read(&FolderConfig::from_settings(config.clone()))?;

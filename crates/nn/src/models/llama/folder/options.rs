@@ -227,6 +227,10 @@ pub(super) const FLAT_ROPE: FolderOption =
 pub(super) const HALF_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_half, write: rope::write_flat };
 
+/// One set of rotary frequencies, by default for a quarter of each head.
+pub(super) const QUARTER_ROPE: FolderOption =
+    FolderOption { names: rope::FLAT_NAMES, read: rope::read_quarter, write: rope::write_flat };
+
 /// Separate rotary frequencies per type of layer.
 pub(super) const LAYER_ROPE: FolderOption =
     FolderOption { names: rope::LAYER_NAMES, read: rope::read_by_layer, write: rope::write_by_layer };
@@ -264,7 +268,7 @@ fn all_full(config: &FolderConfig) -> Result<(), String> {
     other.map_or(Ok(()), |other| Err(unsupported_type(other, &format!("\"{FULL}\""))))
 }
 
-fn unsupported_type(name: &str, supported: &str) -> String {
+pub(super) fn unsupported_type(name: &str, supported: &str) -> String {
     let name = shortened(name);
     format!("layer_types has \"{name}\", which is not supported; supported: {supported}")
 }

@@ -6,7 +6,7 @@ use crate::hugging_face::readers::CONFIG;
 
 /// Settings of all families of folders.
 pub(crate) const LLAMA: Reader = Reader {
-    of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3",
+    of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5",
     keys: &[
         FileKey::known(
             &[
@@ -49,6 +49,18 @@ pub(crate) const LLAMA: Reader = Reader {
             ],
             "windows",
         ),
+        FileKey::known(
+            &[
+                "full_attention_interval",
+                "linear_conv_kernel_dim",
+                "linear_key_head_dim",
+                "linear_num_key_heads",
+                "linear_num_value_heads",
+                "linear_value_head_dim",
+                "attn_output_gate",
+            ],
+            "linear attention of Qwen3.5",
+        ),
         FileKey::known(&["attention_bias", "mlp_bias"], "biases"),
         FileKey::known(&["embd_pdrop", "resid_pdrop"], "only 0"),
         FileKey::known(&["use_qk_norm"], "norms of queries and keys"),
@@ -70,6 +82,7 @@ pub(crate) const LLAMA: Reader = Reader {
                 "moe_intermediate_size",
                 "decoder_sparse_step",
                 "mlp_only_layers",
+                "shared_expert_intermediate_size",
                 "first_k_dense_replace",
                 "norm_topk_prob",
                 "routed_scaling_factor",

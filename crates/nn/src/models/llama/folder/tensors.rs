@@ -3,6 +3,7 @@
 use super::experts;
 use super::family::FolderFamily;
 use super::latents;
+use super::linear_attention;
 use crate::hugging_face::FolderTensor;
 use crate::layers::QkNormSpan;
 use crate::models::llama::sizes::LlamaSizes;
@@ -18,7 +19,12 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     let mut tensors = vec![same(EMBEDDING, &table)];
     for layer in 0..sizes.layers {
         let name = format!("model.layers.{layer}");
-        tensors.extend(attention(&name, sizes, family));
+        let norm = |part: &str| same(&format!("{name}.{part}.weight"), &[sizes.width]);
+        tensors.extend(sizes.norm_position.all_names().map(norm));
+        tensors.extend(match sizes.attends(layer) {
+            true => attention(&name, sizes, family),
+            false => linear_attention::tensors(&name, sizes),
+        });
         let dense = |part: &str, hidden, bias| {
             feed_forward(format!("{name}.{part}"), [sizes.width, hidden], bias, family.is_fused)
         };
@@ -27,7 +33,13 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
             Some(layout) => {
                 tensors.extend(experts::tensors(&name, sizes, layout));
                 if sizes.shared_expert_width > 0 {
-                    tensors.extend(dense("mlp.shared_experts", sizes.shared_expert_width, false));
+                    let mut shared = dense("mlp.shared_experts", sizes.shared_expert_width, false);
+                    if sizes.shared_expert_gate {
+                        rename_shared(&mut shared);
+                        let gate = format!("{name}.mlp.shared_expert_gate.weight");
+                        shared.push(same(&gate, &[1, sizes.width]));
+                    }
+                    tensors.extend(shared);
                 }
             }
         }
@@ -39,20 +51,27 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     tensors
 }
 
+/// Gives the shared experts the name that folders with a gate of them have.
+fn rename_shared(tensors: &mut [FolderTensor]) {
+    let rename = |tensor: &mut FolderTensor| {
+        tensor.name = tensor.name.replace(".shared_experts.", ".shared_expert.");
+    };
+    tensors.iter_mut().for_each(rename);
+}
+
 /// Returns a tensor with the same name as its parameter.
 fn same(name: &str, shape: &[usize]) -> FolderTensor {
     FolderTensor::whole(name.to_owned(), name.to_owned(), shape)
 }
 
-/// Returns the tensors of a layer's norms and attention.
+/// Returns the tensors of a layer's attention.
 fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
     let width = sizes.width;
     let at = |part: &str| format!("{prefix}.{part}");
     let [queries, keys, values] = sizes.attention_heads().groups_of_columns();
     let mixed = sizes.attention_heads().output_columns();
-    let norm = |name: &str| same(&at(&format!("{name}.weight")), &[width]);
-    let mut tensors: Vec<_> = sizes.norm_position.all_names().map(norm).collect();
-    tensors.push(same(&at("self_attn.o_proj.weight"), &[width, mixed]));
+    let gates = if sizes.attention_gate { mixed } else { 0 };
+    let mut tensors = vec![same(&at("self_attn.o_proj.weight"), &[width, mixed])];
     if sizes.output_bias {
         tensors.push(same(&at("self_attn.o_proj.bias"), &[width]));
     }
@@ -62,7 +81,7 @@ fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<Fol
     let attention = Fused {
         prefix: at("self_attn"),
         name: "qkv_proj",
-        parts: vec![("q_proj", queries), ("k_proj", keys), ("v_proj", values)],
+        parts: vec![("q_proj", queries + gates), ("k_proj", keys), ("v_proj", values)],
         columns: width,
         bias: sizes.qkv_bias,
     };

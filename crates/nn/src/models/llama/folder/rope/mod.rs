@@ -38,6 +38,11 @@ pub(super) fn read_half(config: &FolderConfig, family: &FolderFamily) -> Result<
     read_part(config, family, 0.5)
 }
 
+/// Reads frequencies for all layers; by default a quarter of each head rotates.
+pub(super) fn read_quarter(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    read_part(config, family, 0.25)
+}
+
 fn read_part(config: &FolderConfig, family: &FolderFamily, absent: f64) -> Result<Keys, String> {
     let settings = dialects::flat(config)?;
     let theta = settings.number("rope_theta")?.unwrap_or(family.absent.theta[0]);

@@ -1,0 +1,201 @@
+//! Linear attention by the gated delta rule.
+
+use autograd::ops::{CausalConvolution, DeltaGates};
+use autograd::{Tape, Var, Weight, map, ops};
+use tensor::ops::Activation;
+use tensor::ops::gated_delta_rule::{DeltaHeads, DeltaSettings};
+use tensor::ops::gated_rms_norm::{GateFunction, Settings};
+
+use super::{Layer, Linear, within};
+use crate::error::{NnError, Result};
+use crate::init::Init;
+use crate::parameters::Parameters;
+
+/// Initial bias of the decays: a head's state forgets about 5 % per token.
+const INITIAL_BIAS: f32 = -3.0;
+/// Index of the column dimension in `[batch, time, columns]`.
+const COLUMNS: usize = 2;
+
+system::names! {
+    /// Layout of the projections of linear attention.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DeltaLayout {
+        /// A matrix for queries, keys and values of all heads, and one each for gates, rates and decays, as in
+        /// Qwen3.5.
+        Separate = "separate",
+        /// A matrix with queries, keys, values and gates of each key head together, and one with rates and
+        /// decays, as in Qwen3-Next.
+        Grouped = "grouped",
+    }
+}
+
+/// Sizes and options of a [`GatedDelta`].
+#[derive(Clone, Copy, Debug)]
+pub struct GatedDeltaSizes {
+    /// Heads, and form of the decays.
+    pub settings: DeltaSettings,
+    /// Number of tokens that each output of the convolution reads, its own included.
+    pub taps: usize,
+    /// Layout of the projections.
+    pub layout: DeltaLayout,
+    /// Whether rates are up to 2, so that eigenvalues of a state's transitions may be negative.
+    pub negative_eigenvalues: bool,
+    /// Epsilon added to mean squares in the norm of the output.
+    pub epsilon: f32,
+}
+
+/// Linear attention: projections, a causal convolution with SiLU of queries, keys and values, the gated delta
+/// rule, a gated norm of each head, and an output projection. Shards have equal parts of the heads.
+#[derive(Debug)]
+pub struct GatedDelta {
+    inputs: Vec<Linear>,
+    layout: DeltaLayout,
+    /// The convolution of each local shard.
+    convolutions: Vec<CausalConvolution>,
+    /// The weights of decays and rates of each local shard.
+    gates: Vec<DeltaGates>,
+    /// Weight of the norm, which all heads share.
+    norm: Weight,
+    epsilon: f32,
+    output: Linear,
+    /// Heads of a shard.
+    settings: DeltaSettings,
+}
+
+impl GatedDelta {
+    /// Registers the parameters below `prefix`, for inputs of `width` columns:
+    ///
+    /// * `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`, or `in_proj_qkvz` and `in_proj_ba`
+    /// * `conv1d.weight` `[packed columns, 1, taps]`, `A_log` and `dt_bias` `[value heads]`
+    /// * `norm.weight` `[value width]` and `out_proj`
+    ///
+    /// # Errors
+    /// Memory is exhausted, a name exists, or the shards do not divide the heads.
+    pub fn new(
+        parameters: &mut Parameters,
+        prefix: &str,
+        width: usize,
+        sizes: GatedDeltaSizes,
+        [init, projection]: [Init; 2],
+    ) -> Result<Self> {
+        let heads = sizes.settings.heads;
+        let is_sharded = parameters.shards().is_divided();
+        // Parameters of all shards come before those of each.
+        let shared = is_sharded.then(|| Self::norm(parameters, prefix, heads)).transpose()?;
+        let [queries, keys, values] = heads.groups_of_columns();
+        let layers: &[(&str, usize)] = match sizes.layout {
+            DeltaLayout::Separate => &[
+                ("in_proj_qkv", queries + keys + values),
+                ("in_proj_z", values),
+                ("in_proj_b", heads.value),
+                ("in_proj_a", heads.value),
+            ],
+            DeltaLayout::Grouped => {
+                &[("in_proj_qkvz", queries + keys + 2 * values), ("in_proj_ba", 2 * heads.value)]
+            }
+        };
+        let mut linear = |name: &str, inputs, outputs, init| {
+            let name = format!("{prefix}.{name}");
+            Linear::without_bias(parameters, &name, inputs, outputs, init, Activation::None)
+        };
+        let inputs = layers.iter().map(|(name, outputs)| linear(name, width, *outputs, init));
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        let name = |part: &str| format!("{prefix}.{part}");
+        let shape = [heads.packed_columns(), 1, sizes.taps];
+        let convolutions = parameters.create_shards(&name("conv1d.weight"), shape, init)?;
+        let bias = Init::Constant(INITIAL_BIAS);
+        let biases = parameters.create_shards(&name("dt_bias"), [heads.value], bias)?;
+        let speeds = parameters.create_shards(&name("A_log"), [heads.value], Init::Constant(0.0))?;
+        let norm = match shared {
+            Some(norm) => norm,
+            None => Self::norm(parameters, prefix, heads)?,
+        };
+        let out = name("out_proj");
+        let output = Linear::without_bias(parameters, &out, values, width, projection, Activation::None)?;
+        let factor = if sizes.negative_eigenvalues { 2.0 } else { 1.0 };
+        let convolution = |weight| CausalConvolution { weight, bias: None, silu: true };
+        let gates = |(log_speed, bias)| DeltaGates { log_speed, bias, factor };
+        Ok(GatedDelta {
+            inputs,
+            layout: sizes.layout,
+            convolutions: convolutions.into_iter().map(convolution).collect(),
+            gates: speeds.into_iter().zip(biases).map(gates).collect(),
+            norm,
+            epsilon: sizes.epsilon,
+            settings: DeltaSettings { heads: heads.divided(output.edges().shards()), ..sizes.settings },
+            output,
+        })
+    }
+
+    fn norm(parameters: &mut Parameters, prefix: &str, heads: DeltaHeads) -> Result<Weight> {
+        let name = format!("{prefix}.norm.weight");
+        parameters.create_copied(&name, [heads.value_width], Init::Constant(1.0))
+    }
+
+    /// Computes queries, keys and values; gates; rates; and decays of one shard, each before its function.
+    fn project(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<[Var; 4]> {
+        let project = |layer: &Linear| layer.forward_shard(tape, shard, x_bld.clone());
+        let projected = self.inputs.iter().map(project).collect::<Result<Vec<_>>>()?;
+        let parts = match self.layout {
+            DeltaLayout::Separate => projected,
+            DeltaLayout::Grouped => within(tape, "groups", || self.ungroup(tape, projected))?,
+        };
+        <[Var; 4]>::try_from(parts).map_err(|_| missing())
+    }
+
+    /// Separates the parts of each key head, and joins queries, keys and values of all heads.
+    fn ungroup(&self, tape: &Tape, projected: Vec<Var>) -> Result<Vec<Var>> {
+        let DeltaHeads { key, value, width, value_width } = self.settings.heads;
+        let group = value / key;
+        let [qkvz, ba] = <[Var; 2]>::try_from(projected).map_err(|_| missing())?;
+        let split = |x: Var, widths: &[usize]| -> Result<Vec<Var>> {
+            let [batch, time] = [x.tensor().shape().dims()[0], x.tensor().shape().dims()[1]];
+            let columns: usize = widths.iter().sum();
+            let by_head = ops::reshape(tape, x, [batch, time, key, columns])?;
+            let parts = ops::split(tape, by_head, 3, widths)?.into_iter().zip(widths);
+            parts.map(|(part, width)| Ok(ops::reshape(tape, part, [batch, time, key * width])?)).collect()
+        };
+        let mut of_qkvz = split(qkvz, &[width, width, group * value_width, group * value_width])?;
+        let gates = of_qkvz.pop().ok_or_else(missing)?;
+        let qkv = ops::concatenate(tape, &of_qkvz, COLUMNS)?;
+        let of_ba = split(ba, &[group, group])?;
+        Ok([qkv, gates].into_iter().chain(of_ba).collect())
+    }
+
+    /// Computes the result of one shard from its copy of the input.
+    fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
+        let convolution = self.convolutions.get(shard).ok_or_else(missing)?;
+        let gates = self.gates.get(shard).ok_or_else(missing)?;
+        let [qkv_blc, z_blc, b_blh, a_blh] = self.project(tape, shard, x_bld)?;
+        let qkv_blc = within(tape, "conv1d", || Ok(ops::causal_convolution(tape, qkv_blc, convolution)?))?;
+        let mixed_blc = within(tape, "delta_rule", || {
+            let [decay, rate] = ops::delta_gates(tape, [a_blh, b_blh], gates)?;
+            Ok(ops::gated_delta_rule(tape, [qkv_blc, decay, rate], self.settings)?)
+        })?;
+        let settings = Settings { epsilon: self.epsilon, function: GateFunction::Silu };
+        let normed_blc =
+            within(tape, "norm", || Ok(ops::gated_rms_norm(tape, mixed_blc, z_blc, &self.norm, settings)?))?;
+        self.output.forward_shard(tape, shard, normed_blc)
+    }
+}
+
+/// Returns the error for a layer without one of its parts.
+fn missing() -> NnError {
+    NnError::Sizes("linear attention lacks a part of its projections or shards".to_owned())
+}
+
+impl Layer for GatedDelta {
+    type Stream = Var;
+
+    /// Maps `[batch, time, width]` to the same shape.
+    ///
+    /// # Errors
+    /// The shape or dtype differs, memory is exhausted, or a collective failed.
+    fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let dtype = x_bld.tensor().dtype();
+        let first = self.inputs.first().ok_or_else(missing)?;
+        let x_bld = first.enter(tape, x_bld)?;
+        let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;
+        self.output.leave(tape, y_bld, dtype)
+    }
+}

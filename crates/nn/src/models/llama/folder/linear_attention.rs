@@ -1,0 +1,104 @@
+//! Settings of linear attention in a `config.json`, and the tensors of its layers.
+
+use serde_json::json;
+
+use super::family::{FolderOption, Keys, Settings};
+use super::options::unsupported_type;
+use crate::hugging_face::{FolderConfig, FolderTensor};
+use crate::layers::DeltaLayout;
+use crate::models::llama::mixers::SequenceMixer;
+use crate::models::llama::sizes::{FULL, LlamaSizes};
+
+/// Names of the settings of linear attention.
+const NAMES: &[&str] = &[
+    "layer_types",
+    "full_attention_interval",
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_value_head_dim",
+    "attn_output_gate",
+];
+
+/// Linear attention in most layers, with separate projections, and gated attention in the others.
+pub(super) const LINEAR_ATTENTION: FolderOption =
+    FolderOption { names: NAMES, read: |config, _| read(config, DeltaLayout::Separate), write };
+
+/// [`LINEAR_ATTENTION`] with projections by key head.
+pub(super) const GROUPED_LINEAR_ATTENTION: FolderOption =
+    FolderOption { names: NAMES, read: |config, _| read(config, DeltaLayout::Grouped), write };
+
+fn read(config: &FolderConfig, layout: DeltaLayout) -> Result<Keys, String> {
+    config.only("attn_output_gate", true)?;
+    let count = |name: &str, absent: usize| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
+    Ok(vec![
+        (LlamaSizes::layer_types, types(config)?.as_slice().into()),
+        (LlamaSizes::attention_gate, true.into()),
+        (LlamaSizes::linear_key_heads, count("linear_num_key_heads", 16)?.into()),
+        (LlamaSizes::linear_value_heads, count("linear_num_value_heads", 32)?.into()),
+        (LlamaSizes::linear_key_width, count("linear_key_head_dim", 128)?.into()),
+        (LlamaSizes::linear_value_width, count("linear_value_head_dim", 128)?.into()),
+        (LlamaSizes::linear_convolution_width, count("linear_conv_kernel_dim", 4)?.into()),
+        (LlamaSizes::linear_layout, layout.name().into()),
+    ])
+}
+
+fn write(sizes: &LlamaSizes) -> Settings {
+    let types: Vec<_> = (0..sizes.layers).map(|layer| sizes.mixer(layer).name()).collect();
+    vec![
+        ("layer_types", json!(types)),
+        ("linear_conv_kernel_dim", json!(sizes.linear_convolution_width)),
+        ("linear_key_head_dim", json!(sizes.linear_key_width)),
+        ("linear_num_key_heads", json!(sizes.linear_key_heads)),
+        ("linear_num_value_heads", json!(sizes.linear_value_heads)),
+        ("linear_value_head_dim", json!(sizes.linear_value_width)),
+    ]
+}
+
+/// Returns the types of the layers: listed, or attention in the last layer of every interval.
+fn types(config: &FolderConfig) -> Result<Vec<String>, String> {
+    let linear = SequenceMixer::LinearAttention.name();
+    let Some(types) = config.texts("layer_types")? else {
+        let layers = config.count("num_hidden_layers")?;
+        let interval = config.optional_count("full_attention_interval")?.unwrap_or(4).max(1);
+        let name = |layer: usize| if (layer + 1).is_multiple_of(interval) { FULL } else { linear };
+        return Ok((0..layers).map(|layer| name(layer).to_owned()).collect());
+    };
+    match types.iter().find(|name| ![FULL, linear].contains(name)) {
+        Some(other) => Err(unsupported_type(other, &format!("\"{FULL}\" and \"{linear}\""))),
+        None => Ok(types.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+/// Returns the tensors of a layer's linear attention.
+pub(super) fn tensors(layer: &str, sizes: &LlamaSizes) -> Vec<FolderTensor> {
+    let heads = sizes.linear_heads();
+    let width = sizes.width;
+    let [queries, keys, values] = heads.groups_of_columns();
+    let packed = heads.packed_columns();
+    let mut parts: Vec<(&str, Vec<usize>)> = match sizes.linear_layout {
+        DeltaLayout::Separate => vec![
+            ("in_proj_qkv.weight", vec![packed, width]),
+            ("in_proj_z.weight", vec![values, width]),
+            ("in_proj_b.weight", vec![heads.value, width]),
+            ("in_proj_a.weight", vec![heads.value, width]),
+        ],
+        DeltaLayout::Grouped => vec![
+            ("in_proj_qkvz.weight", vec![queries + keys + 2 * values, width]),
+            ("in_proj_ba.weight", vec![2 * heads.value, width]),
+        ],
+    };
+    parts.extend([
+        ("conv1d.weight", vec![packed, 1, sizes.linear_convolution_width]),
+        ("dt_bias", vec![heads.value]),
+        ("A_log", vec![heads.value]),
+        ("norm.weight", vec![heads.value_width]),
+        ("out_proj.weight", vec![width, values]),
+    ]);
+    let tensor = |(part, shape): (&str, Vec<usize>)| {
+        let name = format!("{layer}.linear_attn.{part}");
+        FolderTensor::whole(name.clone(), name, &shape)
+    };
+    parts.into_iter().map(tensor).collect()
+}
