@@ -46,6 +46,7 @@ mod row_qk_norm;
 mod sigmoid_gate;
 mod site;
 mod softmax;
+mod state_space_scan;
 
 pub use activation::{ActivationRule, activation};
 pub use adapter::{AdaptedLinearRule, Adapter, adapted_linear};
@@ -94,6 +95,7 @@ pub use row_linear::{RowLinearRule, row_linear};
 pub use row_qk_norm::{RowQkNormRule, row_qk_norm};
 pub use sigmoid_gate::{SigmoidGateRule, sigmoid_gate};
 pub use softmax::{SoftmaxRule, softmax};
+pub use state_space_scan::{StateSpaceScan, StateSpaceScanRule, state_space_scan};
 pub use tensor::ops::convolution::ConvolutionOptions;
 pub use tensor::ops::experts::AdaptedParts;
 pub use tensor::ops::fp8_linear::{Input as Fp8Input, Recipe as Fp8Recipe};
@@ -101,6 +103,7 @@ pub use tensor::ops::layer_norm::Settings as NormSettings;
 pub use tensor::ops::linear_cross_entropy::Settings as LinearCrossEntropy;
 pub use tensor::ops::pointwise::{Pair, Pointwise};
 pub use tensor::ops::pooling::Windows;
+pub use tensor::ops::state_space_scan::StateHeads;
 
 use device::DType;
 use tensor::Tensor;

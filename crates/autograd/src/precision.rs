@@ -134,6 +134,7 @@ const STANDARD: &[OperatorPrecision] = &[
     single("softmax", ""),
     moves("split"),
     moves("split_pieces"),
+    unchanged("state_space_scan", "decays, states"),
     single("sum", ""),
     unchanged("sum_pieces", ""),
     half("sum_shards", "sum of outputs"),

@@ -12,7 +12,8 @@ use device::{Category, DType, Device, bf16};
 use ops::{
     Adapter, BatchNorm, CausalConvolution, ConvolutionOptions, DeltaGates, Dropout, ExpertWeights,
     FeedForwardWeights, GatedFeedForwardWeights, LinearCrossEntropy, Noise, Pair, PartialSums, Pointwise,
-    Positions, QkNormWeights, Rotary, RouterState, RouterWeights, Statistics, TokenTable, Windows,
+    Positions, QkNormWeights, Rotary, RouterState, RouterWeights, StateHeads, StateSpaceScan, Statistics,
+    TokenTable, Windows,
 };
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -301,6 +302,17 @@ const CALLS: &[(&str, Run)] = &[
     ("softmax", |t, o| one(ops::softmax(t, o.x(t, &[4, 8])))),
     ("split", |t, o| ops::split(t, o.x(t, &[4, 8]), 1, &[3, 5])),
     ("split_pieces", |t, o| one(o.x(t, &[4, 8]).redistribute(t, Axis::Context, PIECES))),
+    ("state_space_scan", |t, o| {
+        let heads = StateHeads { heads: 2, groups: 1, width: 4, states: 3 };
+        let layer = StateSpaceScan {
+            a_log: o.weight(&[2]),
+            d: o.weight(&[2]),
+            bias: o.weight(&[2]),
+            heads,
+            limits: [0.0, f32::INFINITY],
+        };
+        one(ops::state_space_scan(t, [o.x(t, &[2, 4, 14]), o.x(t, &[2, 4, 2])], &layer))
+    }),
     ("sum", |t, o| one(ops::sum(t, o.x(t, &[4, 8]), 1))),
     ("sum_pieces", |t, o| {
         let pieces = o.x(t, &[2, 1]).redistribute(t, Axis::Context, PIECES)?;

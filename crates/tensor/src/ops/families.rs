@@ -59,6 +59,7 @@ pub static FAMILIES: Families = &[
     &super::sigmoid_gate::cuda::FAMILY,
     &super::soft_cross_entropy::cuda::FAMILY,
     &super::softmax::cuda::FAMILY,
+    &super::state_space_scan::cuda::FAMILY,
     &super::tree::FAMILY,
     &super::weight_average::FAMILY,
     &super::tree::SPACED_FAMILY,

@@ -79,6 +79,7 @@ pub mod sigmoid_gate;
 mod site_words;
 pub mod soft_cross_entropy;
 pub mod softmax;
+pub mod state_space_scan;
 mod step_state;
 mod table;
 mod target;

@@ -59,6 +59,7 @@ mod rotary;
 mod scale;
 mod sigmoid_gate;
 mod soft_cross_entropy;
+mod state_space_scan;
 mod support;
 mod threads;
 mod tree;
@@ -121,6 +122,7 @@ operators! {
     scale = scale::declared,
     sigmoid_gate = sigmoid_gate::declared,
     soft_cross_entropy = soft_cross_entropy::declared,
+    state_space_scan = state_space_scan::declared,
     matmul = general::matmul,
     pairs = general::pairs,
     pointwise = general::pointwise,

@@ -7,7 +7,7 @@ use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
 /// Column vectors per block.
-const TILE: u32 = 32;
+pub(crate) const TILE: u32 = 32;
 /// Constants with which the kernels are compiled.
 pub(crate) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", TILE)];
 
