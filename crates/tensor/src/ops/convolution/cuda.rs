@@ -15,26 +15,26 @@ pub(crate) static FAMILY: Family =
 /// The arrays of a forward or backward pass, or their gradients.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
-    pub(super) x: &'a Tensor,
-    pub(super) weight: &'a Tensor,
-    pub(super) y: &'a Tensor,
+    pub(super) x_nhwc: &'a Tensor,
+    pub(super) weight_ohwi: &'a Tensor,
+    pub(super) y_nhwc: &'a Tensor,
     pub(super) workspace: &'a Tensor,
 }
 
 impl Operands<'_> {
     /// Runs a pass in cuDNN; does nothing on Meta.
     pub(super) fn run(self, shape: ConvolutionShape, pass: ConvolutionPass, accumulate: bool) -> Result<()> {
-        let Operands { x, weight, y, workspace } = self;
-        if x.device().backend() == Backend::Meta {
+        let Operands { x_nhwc, weight_ohwi, y_nhwc, workspace } = self;
+        if x_nhwc.device().backend() == Backend::Meta {
             return Ok(());
         }
-        let input = x.region();
-        let weight = weight.region();
-        let output = y.region();
-        let dtype = x.dtype();
+        let input = x_nhwc.region();
+        let weight = weight_ohwi.region();
+        let output = y_nhwc.region();
+        let dtype = x_nhwc.dtype();
         let workspace = workspace.region();
         let call = Convolution { shape, pass, dtype, input, weight, output, workspace, accumulate };
-        Ok(x.device().convolve(&call)?)
+        Ok(x_nhwc.device().convolve(&call)?)
     }
 }
 

@@ -44,22 +44,22 @@ impl Unfolded {
     /// Computes out = conv(x, weight), then the bias and the operations after it, if any.
     pub(super) fn forward(
         &self,
-        x: &Tensor,
-        weight: &Tensor,
+        x_nhwc: &Tensor,
+        weight_ohwi: &Tensor,
         biased: Option<Biased<'_>>,
         out: &Tensor,
     ) -> Result<()> {
         let outputs = self.shape.output[2];
-        let padded = self.empty(weight, [outputs, self.columns], weight.dtype())?;
-        let windows = self.windows(x)?;
-        if x.device().backend() != Backend::Cuda {
+        let padded = self.empty(weight_ohwi, [outputs, self.columns], weight_ohwi.dtype())?;
+        let windows = self.windows(x_nhwc)?;
+        if x_nhwc.device().backend() != Backend::Cuda {
             return Ok(());
         }
-        let kernel = Function::new(&FAMILY, "pad").with_dtype(weight.dtype());
-        let launch = x.device().kernel(kernel).read(weight).write(&padded);
+        let kernel = Function::new(&FAMILY, "pad").with_dtype(weight_ohwi.dtype());
+        let launch = x_nhwc.device().kernel(kernel).read(weight_ohwi).write(&padded);
         let launch = launch.u32(self.word(self.shape.window())?).u32(self.word(self.columns)?);
-        self.launch(launch, padded.elements(), gpu::bytes(&[weight, &padded]))?;
-        self.pieces(x, &windows, |windows, positions| {
+        self.launch(launch, padded.elements(), gpu::bytes(&[weight_ohwi, &padded]))?;
+        self.pieces(x_nhwc, &windows, |windows, positions| {
             let part = |whole: &Tensor| whole.view(positions.start * outputs, [positions.len(), outputs]);
             let out = part(out)?;
             let Some(Biased { bias, ending }) = biased else {
@@ -72,31 +72,36 @@ impl Unfolded {
     }
 
     /// Adds the gradient of the weight to its target, or overwrites it.
-    pub(super) fn backward_weight(&self, dy: &Tensor, x: &Tensor, weight: &GradientTarget) -> Result<()> {
+    pub(super) fn backward_weight(
+        &self,
+        dy_nhwc: &Tensor,
+        x_nhwc: &Tensor,
+        weight_ohwi: &GradientTarget,
+    ) -> Result<()> {
         let outputs = self.shape.output[2];
-        let sum = self.empty(x, [outputs, self.columns], DType::F32)?;
-        let windows = self.windows(x)?;
-        if x.device().backend() != Backend::Cuda {
+        let sum = self.empty(x_nhwc, [outputs, self.columns], DType::F32)?;
+        let windows = self.windows(x_nhwc)?;
+        if x_nhwc.device().backend() != Backend::Cuda {
             return Ok(());
         }
-        self.pieces(x, &windows, |windows, positions| {
+        self.pieces(x_nhwc, &windows, |windows, positions| {
             let accumulate = positions.start > 0;
-            let dy = dy.view(positions.start * outputs, [positions.len(), outputs])?;
+            let dy_nhwc = dy_nhwc.view(positions.start * outputs, [positions.len(), outputs])?;
             linear::cuda::backward_weight(
-                &dy,
+                &dy_nhwc,
                 windows,
                 &GradientTarget { tensor: sum.clone(), accumulate },
                 None,
             )
         })?;
-        unpad(self.operator, &sum, self.columns, weight, self.shape.window())
+        unpad(self.operator, &sum, self.columns, weight_ohwi, self.shape.window())
     }
 
     /// Unfolds some images at a time. Calls `multiply` with their windows and with the range of their output
     /// positions.
     fn pieces(
         &self,
-        x: &Tensor,
+        x_nhwc: &Tensor,
         windows: &Tensor,
         multiply: impl Fn(&Tensor, std::ops::Range<usize>) -> Result<()>,
     ) -> Result<()> {
@@ -105,10 +110,10 @@ impl Unfolded {
         let positions = output[0] * output[1];
         for first in (0..batch).step_by(self.images) {
             let images = self.images.min(batch - first);
-            let x = x.view(first * image, [images * image])?;
+            let x_nhwc = x_nhwc.view(first * image, [images * image])?;
             let windows = windows.view(0, [images * positions, self.columns])?;
-            let unfold = Function::new(&FAMILY, "unfold").with_dtype(x.dtype());
-            let mut launch = x.device().kernel(unfold).read(&x).write(&windows);
+            let unfold = Function::new(&FAMILY, "unfold").with_dtype(x_nhwc.dtype());
+            let mut launch = x_nhwc.device().kernel(unfold).read(&x_nhwc).write(&windows);
             let sizes = [
                 input.as_slice(),
                 &output[..2],
@@ -120,7 +125,7 @@ impl Unfolded {
             for size in sizes.into_iter().flatten() {
                 launch = launch.u32(self.word(*size)?);
             }
-            self.launch(launch, windows.elements() / WIDE, gpu::bytes(&[&x, &windows]))?;
+            self.launch(launch, windows.elements() / WIDE, gpu::bytes(&[&x_nhwc, &windows]))?;
             multiply(&windows, first * positions..(first + images) * positions)?;
         }
         Ok(())
@@ -132,9 +137,9 @@ impl Unfolded {
         Ok(launch.u32(threads).cost(moved, 0).launch(blocks, gpu::THREADS)?)
     }
 
-    fn windows(&self, x: &Tensor) -> Result<Tensor> {
+    fn windows(&self, x_nhwc: &Tensor) -> Result<Tensor> {
         let positions = self.images * self.shape.output[0] * self.shape.output[1];
-        self.empty(x, [positions, self.columns], x.dtype())
+        self.empty(x_nhwc, [positions, self.columns], x_nhwc.dtype())
     }
 
     fn empty(&self, like: &Tensor, sizes: [usize; 2], dtype: DType) -> Result<Tensor> {
