@@ -76,7 +76,7 @@ __device__ __forceinline__ void close_groups(float *ranks, float *of_groups, u32
 KERNEL __launch_bounds__(THREADS)
     choose(const float *__restrict__ logits, const float *__restrict__ correction,
            float *__restrict__ weights, u32 *__restrict__ choices, u32 rows, u32 experts, u32 chosen,
-           u32 sigmoid, u32 normalised, float scale, u32 groups, u32 groups_chosen) {
+           u32 sigmoid, u32 normalised, float least_sum, float scale, u32 groups, u32 groups_chosen) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x * WARPS + warp;
     if (row >= rows) return;
     float *scores = shared_memory + warp * (2 * experts + groups);
@@ -98,7 +98,7 @@ KERNEL __launch_bounds__(THREADS)
         sum += scores[best];
         __syncwarp();
     }
-    const float divisor = normalised ? sum + EPSILON : 1.0f;
+    const float divisor = normalised ? fmaxf(sum + EPSILON, least_sum) : 1.0f;
     for (u32 number = lane; number < chosen; number += WARP) {
         const u64 at = u64(row) * chosen + number;
         weights[at] = scores[choices[at]] / divisor * scale;
@@ -216,7 +216,7 @@ KERNEL __launch_bounds__(THREADS)
                     const u32 *__restrict__ choices, const u32 *__restrict__ counts,
                     const float *__restrict__ loss_scale, const u32 *__restrict__ mask,
                     const u32 *__restrict__ tokens, float *__restrict__ gradient, u32 rows, u32 experts, u32 chosen,
-                    u32 sigmoid, u32 normalised, float scale, float load_factor,
+                    u32 sigmoid, u32 normalised, float least_sum, float scale, float load_factor,
                     float log_factor) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x * WARPS + warp;
     if (row >= rows) return;
@@ -230,7 +230,12 @@ KERNEL __launch_bounds__(THREADS)
     if (normalised) {
         sum = EPSILON;
         for (u32 number = 0; number < chosen; number++) sum += scores[choices[number]];
-        for (u32 number = 0; number < chosen; number++) mean += dw[number] * (scores[choices[number]] / sum);
+        if (sum < least_sum) {
+            sum = least_sum;
+        } else {
+            for (u32 number = 0; number < chosen; number++)
+                mean += dw[number] * (scores[choices[number]] / sum);
+        }
     }
     for (u32 number = lane; number < chosen; number += WARP)
         own[choices[number]] = (dw[number] - mean) / sum * scale;

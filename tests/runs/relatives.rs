@@ -92,6 +92,7 @@ const FP8: &[&str] = &[
     "model.rope_width=16",
     "model.value_width=16",
 ];
+const BRANCHES: &str = "model.branch_dropout=0.1";
 const IN_BF16: &[&str] = &["parallel.data=2", SHARDED, "precision.compute=bf16", "model.head_width=32"];
 
 /// Windows and latents in further dtypes, lanes, pieces and pipelines.
@@ -105,7 +106,12 @@ fn options_of_relatives_have_equal_bits() {
     let lanes = ["parallel.tensor_lanes=4", "parallel.tensor=2"];
     // Norms of heads that rotate partially or not at all.
     let part = ["model.qk_norm=true", "model.rope_width=4", "model.rope_layers=[1, 0]"];
+    // Neighbouring columns that rotate before the norms, and dropout in branches alone.
+    let last = ["model.qk_norm=true", "model.qk_norm_last=true", "model.rope_interleaved=true", BRANCHES];
     check(&[
+        (LLAMA, &last, &[&[], &["parallel.pipeline=2", "parallel.data=2", ZERO_3, BLOCK]]),
+        (LLAMA, &[&last[..], &["parallel.tensor_lanes=2", "parallel.tensor=2"]].concat(), ONCE),
+        (LLAMA, &[&last[..], &["parallel.context=2", "parallel.context_lanes=2"]].concat(), ONCE),
         (LLAMA, LATENTS, &[&[], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]]),
         (LLAMA, &[LATENTS, IN_BF16, &["model.value_width=16"]].concat(), ONCE),
         (LLAMA, &[LATENTS, &lanes, &["parallel.data=2", ZERO_3]].concat(), ONCE),

@@ -21,6 +21,7 @@ const ROUTING: Routing = Routing {
     per_token: 2,
     scores: ScoreFunction::Softmax,
     normalised: true,
+    least_sum: 0.0,
     scale: 1.0,
     groups: 1,
     groups_per_token: 1,
@@ -129,7 +130,8 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
 fn weights(logits: &[f64], choices: &[u32], routing: &Routing) -> Vec<f64> {
     let scores = scores(logits, routing.scores);
     let own: Vec<f64> = choices.iter().map(|expert| scores[*expert as usize]).collect();
-    let sum = if routing.normalised { own.iter().sum() } else { 1.0 };
+    let least = f64::from(routing.least_sum);
+    let sum = if routing.normalised { own.iter().sum::<f64>().max(least) } else { 1.0 };
     own.iter().map(|score| score / sum * f64::from(routing.scale)).collect()
 }
 
@@ -190,6 +192,7 @@ fn routing_and_its_gradients_match_those_in_f64() {
         (ROUTING, none),
         (Routing { normalised: false, ..ROUTING }, none),
         (Routing { per_token: 3, scale: 2.5, ..sigmoid }, none),
+        (Routing { least_sum: 0.45, ..ROUTING }, none),
         (Routing { normalised: false, ..sigmoid }, Balance { load: 0.7, logits: 0.3 }),
         (Routing { groups: 3, groups_per_token: 2, ..sigmoid }, none),
         (ROUTING, Balance { load: 0.7, logits: 0.0 }),

@@ -83,6 +83,7 @@ impl Operand {
             table: self.tensor(&[4, 8], DType::F32, 9),
             head_width: None,
             documents: None,
+            interleaved: false,
             measures: false,
         }
     }
@@ -94,6 +95,7 @@ const ROUTING: Routing = Routing {
     per_token: 2,
     scores: ScoreFunction::Softmax,
     normalised: true,
+    least_sum: 0.0,
     scale: 1.0,
     groups: 1,
     groups_per_token: 1,

@@ -47,6 +47,8 @@ const MODELS: &[(&str, &[&str])] = &[
             "model.value_width=5",
         ],
     ),
+    ("llama", &["model.rope_interleaved=true", "model.qkv_bias=true", "model.qk_norm=true", LAST]),
+    ("llama", &["model.rope_interleaved=true", "model.rope_width=2", "model.rope_layers=[1, 0]"]),
     ("llama", LATENTS),
     (
         "llama",
@@ -64,6 +66,7 @@ const LATENTS: &[&str] = &[
     "model.attention_scale=0.4",
 ];
 
+const LAST: &str = "model.qk_norm_last=true";
 const GEMMA: &str = "model.embedding_scale=3.0";
 const OLMO: &str = "model.attention_scale=0.7";
 

@@ -19,14 +19,16 @@ pub struct Rotary {
     pub head_width: Option<usize>,
     /// Position at which each token's document begins, `[batch, time]` u32; `None` means 0.
     pub documents: Option<Tensor>,
+    /// Whether neighbouring columns rotate together, instead of columns of both halves.
+    pub interleaved: bool,
     /// Whether to measure the largest magnitude of the gradient on a GPU, because FP8 matmuls read it.
     pub measures: bool,
 }
 
 impl Rotary {
     pub(super) fn angles(&self) -> Angles<'_> {
-        let Rotary { table, head_width, documents, .. } = self;
-        Angles { table, head_width: *head_width, documents: documents.as_ref() }
+        let Rotary { table, head_width, documents, interleaved, .. } = self;
+        Angles { table, head_width: *head_width, documents: documents.as_ref(), interleaved: *interleaved }
     }
 }
 

@@ -77,6 +77,8 @@ pub struct LlamaBlockSizes {
     pub sinks: bool,
     /// Columns that each norm of queries and keys covers; `None` without such norms.
     pub qk_norm: Option<QkNormSpan>,
+    /// Whether norms of heads follow their rotation.
+    pub qk_norm_last: bool,
     /// Positions of the norms.
     pub norms: NormPosition,
     /// Whether norms store their weights minus 1.
@@ -85,8 +87,10 @@ pub struct LlamaBlockSizes {
     pub epsilon: f32,
     /// Factor of both branches.
     pub residual_scale: f64,
-    /// Dropout probability of attention weights and of both branches.
+    /// Dropout probability of attention weights.
     pub dropout: f64,
+    /// Dropout probability of both branches.
+    pub branch_dropout: f64,
 }
 
 /// Llama's block: RMS norms, a mixer of tokens, and gated feed-forward layers.
@@ -171,7 +175,7 @@ impl LlamaBlock {
         let layers = parameters.branch(layers)?;
         let after = norm(parameters, after)?;
         let scale = Multiplier::new(sizes.residual_scale);
-        let dropout = Dropout::new(parameters, &format!("{name}.{site}.dropout"), sizes.dropout);
+        let dropout = Dropout::new(parameters, &format!("{name}.{site}.dropout"), sizes.branch_dropout);
         Ok(Branch { before, layers, after, scale, dropout })
     }
 
@@ -251,6 +255,7 @@ impl LlamaBlock {
         span: QkNormSpan,
     ) -> Result<QkNorm> {
         let offset = if sizes.norms_less_one { 1.0 } else { 0.0 };
-        QkNorm::new(parameters, prefix, sizes.attention.heads, span, [sizes.epsilon, offset])
+        let norm = QkNorm::new(parameters, prefix, sizes.attention.heads, span, [sizes.epsilon, offset])?;
+        Ok(norm.after_rotation(sizes.qk_norm_last))
     }
 }

@@ -26,6 +26,8 @@ pub struct QkNorm {
     pub(super) weights: Vec<QkNormWeights>,
     pub(super) epsilon: f32,
     pub(super) span: QkNormSpan,
+    /// Whether the norm follows the rotation; only for norms of heads.
+    pub(super) is_last: bool,
     /// Numbers of columns of all query heads, and of all key heads.
     pub(super) columns: [usize; 2],
 }
@@ -59,6 +61,12 @@ impl QkNorm {
         let keys = weights("k_norm", columns[1])?;
         let pairs = queries.into_iter().zip(keys);
         let weights = pairs.map(|(query, key)| QkNormWeights { query, key }).collect();
-        Ok(QkNorm { weights, epsilon, span, columns })
+        Ok(QkNorm { weights, epsilon, span, is_last: false, columns })
+    }
+
+    /// Moves norms of heads behind the rotation if `is_last`.
+    #[must_use]
+    pub fn after_rotation(self, is_last: bool) -> Self {
+        QkNorm { is_last, ..self }
     }
 }

@@ -52,8 +52,11 @@ impl RotaryTable {
 pub struct RotaryPositions {
     /// The table of angles; `None` for a layer without positions.
     pub table: Option<RotaryTable>,
-    /// A table that rotates nothing, needed by per-head norms if heads are not rotated as a whole.
+    /// A table that rotates nothing, needed by per-head norms that cannot rotate heads themselves: if heads
+    /// rotate in part, in neighbouring columns, before the norms, or not at all.
     pub still: Option<RotaryTable>,
+    /// Whether neighbouring columns rotate together, instead of columns of both halves of a head.
+    pub interleaved: bool,
 }
 
 /// The layer that computes queries, keys and values.
@@ -174,24 +177,26 @@ impl RotaryAttention {
 
     /// Normalises each head of a block, if the layer has such a norm, and rotates it.
     fn rotated(&self, tape: &Tape, qkv_blc: Var, heads: Heads) -> Result<Var> {
-        let RotaryPositions { table, still } = &self.positions;
+        let RotaryPositions { table, still, interleaved } = &self.positions;
         let rotated = |qkv_blc| match table {
             Some(table) => {
                 Ok(ops::rotary(tape, qkv_blc, heads.query + heads.key_value, &self.rotary(tape, table))?)
             }
             None => Ok(qkv_blc),
         };
-        let Some(QkNorm { weights, epsilon, span: QkNormSpan::Head, .. }) = &self.norm else {
+        let Some(QkNorm { weights, epsilon, span: QkNormSpan::Head, is_last, .. }) = &self.norm else {
             return rotated(qkv_blc);
         };
         let Some(weights) = weights.first() else { return rotated(qkv_blc) };
-        match (table.as_ref().filter(|table| table.columns() == heads.width), still) {
+        let is_joint = |table: &&RotaryTable| table.columns() == heads.width && !interleaved && !is_last;
+        match (table.as_ref().filter(is_joint), still) {
             (Some(table), _) => {
                 Ok(ops::qk_norm(tape, qkv_blc, heads, weights, &self.rotary(tape, table), *epsilon)?)
             }
             (None, Some(still)) => {
-                let rotary = self.rotary(tape, still);
-                rotated(ops::qk_norm(tape, qkv_blc, heads, weights, &rotary, *epsilon)?)
+                let rotary = ops::Rotary { interleaved: false, ..self.rotary(tape, still) };
+                let norm = |qkv_blc| Ok(ops::qk_norm(tape, qkv_blc, heads, weights, &rotary, *epsilon)?);
+                if *is_last { norm(rotated(qkv_blc)?) } else { rotated(norm(qkv_blc)?) }
             }
             (None, None) => {
                 Err(NnError::Sizes("norms of heads that do not rotate need a table that does not".to_owned()))
@@ -204,6 +209,7 @@ impl RotaryAttention {
             table: table.table.clone(),
             head_width: Some(self.settings.heads.width),
             documents: tape.pass().documents.clone(),
+            interleaved: self.positions.interleaved,
             measures: self.qkv.measures(),
         }
     }
@@ -212,7 +218,8 @@ impl RotaryAttention {
     /// because their kernels are too short to launch separately.
     fn rotates_in_attention(&self, tape: &Tape) -> bool {
         let is_plain = self.norm.is_none() && !self.qkv.measures() && !self.qkv.edges().is_sharded();
-        tape.pass().extends_cache() && is_plain && self.positions.table.is_some()
+        let RotaryPositions { table, interleaved, .. } = &self.positions;
+        tape.pass().extends_cache() && is_plain && table.is_some() && !interleaved
     }
 
     /// Computes attention and projects the results, one shard after another unless attention computes all

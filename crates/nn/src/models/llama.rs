@@ -177,6 +177,11 @@ impl LlamaSizes {
             );
             return Err(raw.conflict(&[Self::value_width, Self::qk_norm], reason));
         }
+        if self.qk_norm && self.qk_norm_last && !of_heads {
+            let reason =
+                "model.qk_norm_last = true is built for norms of heads, and model.qk_norm_span is \"all\"";
+            return Err(raw.conflict(&[Self::qk_norm_last, Self::qk_norm_span], reason.to_owned()));
+        }
         if !head_width.is_multiple_of(2) {
             let reason =
                 format!("model.head_width = {head_width} is odd; rotary embeddings need an even one");

@@ -121,7 +121,8 @@ fn heads_rotate_as_before_it() {
                 };
                 let inside = attended(qkv.clone(), Some(&table));
                 let head_width = Some(heads.width);
-                let angles = Angles { table: &table, head_width, documents: Some(&documents) };
+                let angles =
+                    Angles { table: &table, head_width, documents: Some(&documents), interleaved: false };
                 let turned =
                     rotate(qkv, heads.query + heads.key_value, angles, Rotation::Forward, false).unwrap();
                 assert!(inside == attended(turned, None), "{}: {heads:?}, {columns} columns", case.name());

@@ -89,7 +89,7 @@ fn refusals_of_rotations_and_gates() {
     let long = zeros(&device, [1, 3, 12]);
     let documents = ids(&device, &[0, 2], [1, 2]);
     let heads = Heads::multi(1, 4);
-    let at = |table, documents| rotary::Angles { table, head_width: None, documents };
+    let at = |table, documents| rotary::Angles { table, head_width: None, documents, interleaved: false };
     let rotate = |x: &Tensor, heads, angles| {
         rotary::rotate(x.clone(), heads, angles, rotary::Rotation::Forward, false)
     };

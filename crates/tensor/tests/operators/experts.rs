@@ -26,6 +26,7 @@ const ROUTING: Routing = Routing {
     per_token: 1,
     scores: ScoreFunction::Softmax,
     normalised: true,
+    least_sum: 0.0,
     scale: 1.0,
     groups: 1,
     groups_per_token: 1,

@@ -91,7 +91,8 @@ fn rotations_back_measure_whole_rows() {
                 let mut values = case.normal("dy", batch * time * columns);
                 values[(batch * time - 1) * columns + at] = 50.0;
                 let dy = || case.tensor(&values, [batch, time, columns]);
-                let angles = Angles { table: &table, head_width: None, documents: Some(&first) };
+                let angles =
+                    Angles { table: &table, head_width: None, documents: Some(&first), interleaved: false };
                 let turned = heads.query + heads.key_value;
                 let turn =
                     |measures| rotary::rotate(dy(), turned, angles, Rotation::Backward, measures).unwrap();

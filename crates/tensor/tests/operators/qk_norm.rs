@@ -58,7 +58,8 @@ fn of_size(trial: &mut Trial<'_>, batch: usize, time: usize, heads: Heads, packe
     let (dy, dy_wide) = trial.operand("dy", [batch, time, heads.packed_columns()]);
     let weights = Weights { query: &query, key: &key };
     let (table, (firsts, list)) = (table(trial, heads.width, time), documents(trial, batch, time));
-    let angles = Angles { table: &table, head_width: None, documents: packed.then_some(&firsts) };
+    let angles =
+        Angles { table: &table, head_width: None, documents: packed.then_some(&firsts), interleaved: false };
     let first = packed.then_some(&list[..]);
 
     let result = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();

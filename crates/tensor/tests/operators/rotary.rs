@@ -46,7 +46,12 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
         let columns = heads * width + rest;
         let table = table(trial, width, time + 3);
         let (firsts, list) = documents(trial, batch, time);
-        let angles = Angles { table: &table, head_width: None, documents: packed.then_some(&firsts) };
+        let angles = Angles {
+            table: &table,
+            head_width: None,
+            documents: packed.then_some(&firsts),
+            interleaved: false,
+        };
         let (x, x_wide) = trial.operand("x", [batch, time, columns]);
         let turned = rotate(x.clone(), heads, angles, Rotation::Forward, false).unwrap();
         assert!(!turned.shares_storage(&x));
@@ -131,29 +136,44 @@ fn frequencies_of_long_contexts_match_their_definitions() {
     }
 }
 
+/// Rotates neighbouring elements of a head together, or elements of both halves.
+fn turned(head: &[f64], position: usize, interleaved: bool) -> Vec<f64> {
+    if !interleaved {
+        return reference::turned(head, position, THETA);
+    }
+    let every_second = |first: usize| head.iter().skip(first).step_by(2).copied();
+    let halves: Vec<f64> = every_second(0).chain(every_second(1)).collect();
+    let halves = reference::turned(&halves, position, THETA);
+    let (low, high) = halves.split_at(head.len() / 2);
+    low.iter().zip(high).flat_map(|(low, high)| [*low, *high]).collect()
+}
+
 /// With a table narrower than a head, only the head's first columns rotate.
 #[test]
 fn a_part_of_each_head_rotates() {
+    const SIZES: [[usize; 6]; 4] =
+        [[2, 5, 3, 4, 2, 6], [1, 33, 2, 0, 24, 32], [2, 65, 4, 64, 64, 96], [1, 40, 3, 64, 64, 64]];
     for case in devices() {
-        for [batch, time, heads, rest, width, head_width] in
-            [[2, 5, 3, 4, 2, 6], [1, 33, 2, 0, 24, 32], [2, 65, 4, 64, 64, 96]]
-        {
-            let what = format!("{width} of {head_width} columns");
+        let all = SIZES.into_iter().flat_map(|sizes| [(sizes, false), (sizes, true)]);
+        for ([batch, time, heads, rest, width, head_width], interleaved) in all {
+            let what = format!("{width} of {head_width} columns, {interleaved}");
             let columns = heads * head_width + rest;
             let (table, (firsts, list)) = (table(&case, width, time), documents(&case, batch, time));
-            let angles = Angles { table: &table, head_width: Some(head_width), documents: Some(&firsts) };
+            let head_width_of_angles = Some(head_width);
+            let documents = Some(&firsts);
+            let angles = Angles { table: &table, head_width: head_width_of_angles, documents, interleaved };
             let (x, x_wide) = case.operand("x", [batch, time, columns]);
-            let turned = rotate(x.clone(), heads, angles, Rotation::Forward, false).unwrap();
+            let rotated = rotate(x.clone(), heads, angles, Rotation::Forward, false).unwrap();
             let mut expected = x_wide.clone();
             for (row, values) in expected.chunks_mut(columns).enumerate() {
                 for head in values.chunks_mut(head_width).take(heads) {
                     let position = row % time - list[row] as usize;
-                    let part = reference::turned(&head[..width], position, THETA);
+                    let part = turned(&head[..width], position, interleaved);
                     head[..width].copy_from_slice(&part);
                 }
             }
-            case.close(&what, &read(&turned), &expected);
-            let back = rotate(turned, heads, angles, Rotation::Backward, false).unwrap();
+            case.close(&what, &read(&rotated), &expected);
+            let back = rotate(rotated, heads, angles, Rotation::Backward, false).unwrap();
             case.close(&what, &read(&back), &x_wide);
             let narrow = Angles { head_width: Some(width - 1), ..angles };
             let refused = rotate(x, heads, narrow, Rotation::Forward, false).unwrap_err().to_string();

@@ -223,8 +223,8 @@ fn values_that_contradict_each_other_are_refused() {
             "quick.toml:3: model.query_latent_width = 64 needs model.latent_width, which is 0",
         ),
         (
-            "[model]\nkind = \"llama\"\nrope_interleaved = true\n",
-            "quick.toml:3: model.rope_interleaved = true needs latents, and model.latent_width = 0",
+            "[model]\nkind = \"llama\"\nqk_norm = true\nqk_norm_last = true\nqk_norm_span = \"all\"\n",
+            "quick.toml:4: model.qk_norm_last = true is built for norms of heads, and model.qk_norm_span is \"all\"",
         ),
         (
             "[model]\nkind = \"llama\"\nrope_scaling = \"llama3\"\nrope_low_turns = 4\n",

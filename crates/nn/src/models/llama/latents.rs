@@ -36,14 +36,9 @@ impl LlamaSizes {
             |key: &'static str, reason: String| Err(raw.conflict(&[Self::latent_width, key], reason));
         if latents == 0 {
             let queries = self.query_latent_width;
-            let interleaved = self.rope_interleaved;
-            return match (queries, interleaved) {
-                (0, false) => Ok(()),
-                (0, true) => refused(
-                    Self::rope_interleaved,
-                    "model.rope_interleaved = true needs latents, and model.latent_width = 0".to_owned(),
-                ),
-                (queries, _) => refused(
+            return match queries {
+                0 => Ok(()),
+                queries => refused(
                     Self::query_latent_width,
                     format!("model.query_latent_width = {queries} needs model.latent_width, which is 0"),
                 ),

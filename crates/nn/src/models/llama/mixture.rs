@@ -20,6 +20,7 @@ impl LlamaSizes {
                 per_token: self.experts_per_token,
                 scores: self.router_scores,
                 normalised: self.router_normalised,
+                least_sum: self.router_least_sum as f32,
                 scale: self.router_scale as f32,
                 groups: self.expert_groups,
                 groups_per_token: self.expert_groups_per_token,
@@ -71,6 +72,9 @@ impl LlamaSizes {
 
     /// Normalises the keys of experts in `sizes`, a copy of this model, so that equal models compare equal.
     pub(super) fn spell_experts(&self, sizes: &mut LlamaSizes) {
+        if !self.router_normalised {
+            sizes.router_least_sum = 0.0;
+        }
         sizes.expert_layers = (0..self.layers).map(|layer| usize::from(self.has_experts(layer))).collect();
         if (0..self.layers).all(|layer| self.has_experts(layer)) {
             sizes.feed_forward = self.expert_width;
@@ -86,5 +90,6 @@ impl LlamaSizes {
         (sizes.router_scores, sizes.router_normalised) = (ScoreFunction::Softmax, true);
         (sizes.router_bias, sizes.router_correction, sizes.router_scale) = (false, false, 1.0);
         (sizes.expert_groups, sizes.expert_groups_per_token) = (1, 1);
+        sizes.router_least_sum = 0.0;
     }
 }

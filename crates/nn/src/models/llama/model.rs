@@ -68,7 +68,7 @@ impl Tables {
             }
             false => None,
         };
-        Ok(RotaryPositions { table, still })
+        Ok(RotaryPositions { table, still, interleaved: sizes.rotates_neighbours() })
     }
 }
 
@@ -87,7 +87,7 @@ impl LlamaSizes {
             width: self.width,
             vocabulary: self.vocabulary,
             tied: self.tied,
-            dropout: self.dropout,
+            dropout: self.embedding_dropout,
             embedding_scale: self.embedding_scale,
             logit_scale: self.logit_scale * self.scaling_by_width().scores(),
             soft_cap: self.logit_soft_cap,

@@ -109,6 +109,8 @@ section! {
         router_scores: ScoreFunction = choice!(ScoreFunction, ScoreFunction::ALL).default("\"softmax\"");
         /// Whether the weights of a token's experts are divided by their sum.
         router_normalised: bool = Row::flag().default("true");
+        /// Least divisor of these weights, as in Ernie 4.5. With 0 there is no bound.
+        router_least_sum: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Multiplier of the weights of a token's experts.
         router_scale: f64 = Row::number(Interval::Positive).default("1.0");
         /// Whether the router has a bias, as in gpt-oss.
@@ -153,6 +155,8 @@ section! {
         qk_norm_span: QkNormSpan = choice!(
             QkNormSpan, [QkNormSpan::Head, QkNormSpan::All]
         ).default("\"head\"");
+        /// Whether norms of heads follow the rotation of queries and keys, as in Hunyuan.
+        qk_norm_last: bool = Row::flag().default("false");
         /// Position of the norms of attention and of the feed-forward layers: "before" them, "after" them, as
         /// in OLMo 2, or "both", as in Gemma 2.
         norm_position: NormPosition = choice!(
@@ -211,8 +215,14 @@ section! {
         /// Factor of the scores of tokens, applied before their cap; the reciprocal of Granite's
         /// `logits_scaling`.
         logit_scale: f64 = Row::number(Interval::Positive).default("1.0");
-        /// Probability of dropout in training, for embeddings, attention weights and residual branches.
+        /// Probability of dropout in training, for attention weights, embeddings and residual branches.
         dropout: f64 = Row::number(Interval::Fraction).default("0.0");
+        /// Probability of dropout in training, for embeddings.
+        embedding_dropout: f64 = Row::number(Interval::Fraction)
+            .derived("`dropout`", |raw| Ok(raw.number(LlamaSizes::dropout)?.into()));
+        /// Probability of dropout in training, for residual branches.
+        branch_dropout: f64 = Row::number(Interval::Fraction)
+            .derived("`dropout`", |raw| Ok(raw.number(LlamaSizes::dropout)?.into()));
         /// Cap c of the scores of tokens, which become c·tanh(x/c), as in Gemma 2. With 0 they are not
         /// capped.
         logit_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
@@ -227,8 +237,8 @@ section! {
         /// Number of columns of a head that rotate, counted from the first; must be even. With 0 all columns
         /// rotate.
         rope_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// With `latent_width`: whether neighbouring columns rotate together, as in DeepSeek-V3. If not, each
-        /// column of the first half rotates with one of the second half.
+        /// Whether neighbouring columns rotate together, as in DeepSeek-V3 and Ernie 4.5. If not, each column
+        /// of the first half rotates with one of the second half.
         rope_interleaved: bool = Row::flag().default("false");
         /// The layers that rotate queries and keys, as in SmolLM3: a list of 1 (rotate) and 0 (do not),
         /// repeated over the layers. With an empty list all layers rotate them.
@@ -290,11 +300,13 @@ impl LlamaSizes {
             mlp_bias: self.mlp_bias,
             sinks: self.attention_sinks,
             qk_norm: self.qk_norm.then_some(self.qk_norm_span),
+            qk_norm_last: self.qk_norm_last,
             norms: self.norm_position,
             norms_less_one: self.norms_less_one,
             epsilon: self.norm_epsilon as f32,
             residual_scale: self.residual_scale,
             dropout: self.dropout,
+            branch_dropout: self.branch_dropout,
         }
     }
 
@@ -338,7 +350,13 @@ impl LlamaSizes {
     /// Returns whether per-head norms in `layer` need a table that rotates nothing.
     pub(super) fn needs_still_table(&self, layer: usize) -> bool {
         let of_heads = self.qk_norm && self.qk_norm_span == QkNormSpan::Head;
-        of_heads && (!self.rotates(layer) || self.rotated() != self.head_width)
+        let is_joint = self.rotates(layer) && self.rotated() == self.head_width;
+        of_heads && (!is_joint || self.rotates_neighbours() || self.qk_norm_last)
+    }
+
+    /// Returns whether the rotation of queries and keys is of neighbouring columns. Latents have these apart.
+    pub(super) fn rotates_neighbours(&self) -> bool {
+        self.rope_interleaved && self.latent_width == 0
     }
 
     /// Returns whether layers with a window use other frequencies than layers without.
@@ -445,7 +463,7 @@ impl LlamaSizes {
             (sizes.window_rope_theta, sizes.window_rope_scaled) = (self.rope_theta, true);
         }
         if !self.qk_norm {
-            sizes.qk_norm_span = QkNormSpan::Head;
+            (sizes.qk_norm_span, sizes.qk_norm_last) = (QkNormSpan::Head, false);
         }
         if matches!(self.rope_scaling, RopeScaling::None | RopeScaling::Linear) {
             (sizes.rope_low_turns, sizes.rope_high_turns, sizes.rope_original_context) = (1.0, 4.0, 8192);

@@ -129,7 +129,13 @@ fn rotated(
 ) -> Result<Vec<f32>> {
     let (mut turned, table_lk, width) = (rows.to_vec(), table_lk.values()?, table_lk.shape().columns());
     let angles = Angles { table: &table_lk, documents: Some(documents_bl), time: 1, width };
-    rotate(&mut turned, columns, [heads.query + heads.key_value, heads.width], angles, Rotation::Forward);
+    rotate(
+        &mut turned,
+        columns,
+        [heads.query + heads.key_value, heads.width],
+        angles,
+        (Rotation::Forward, false),
+    );
     dispatch!(dtype, T => turned.iter_mut().for_each(|x| *x = T::from_f32(*x).to_f32()), _ => {});
     Ok(turned)
 }

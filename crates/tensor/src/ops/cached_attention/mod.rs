@@ -120,7 +120,7 @@ fn check_table(
     check_angles(
         operator,
         qkv_blc,
-        Angles { table: table_lk, head_width: Some(heads.width), documents: None },
+        Angles { table: table_lk, head_width: Some(heads.width), documents: None, interleaved: false },
     )?;
     if table_lk.shape().rows() < cache.capacity() || cache.values() == CachedValues::LastOfKeys {
         let expected = format!("{} positions, and values of their own", cache.capacity());

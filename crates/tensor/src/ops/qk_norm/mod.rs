@@ -135,8 +135,9 @@ fn check_operands(
     if !heads.are_equally_wide() {
         return Err(check::wrong(operator, "qkv", qkv_blc, "values as wide as keys".to_owned()));
     }
-    if [width, angles.head_width()] != [heads.width; 2] {
-        return Err(check::wrong(operator, "table", angles.table, format!("{} columns", heads.width)));
+    if [width, angles.head_width()] != [heads.width; 2] || angles.interleaved {
+        let expected = format!("{} columns, which are not interleaved", heads.width);
+        return Err(check::wrong(operator, "table", angles.table, expected));
     }
     check::shape(operator, "query weight", weights.query, [width])?;
     check::shape(operator, "key weight", weights.key, [width])

@@ -16,6 +16,8 @@ pub struct Angles<'a> {
     /// Position in its sequence where each token's document starts, `[batch, time]` u32; negative (modulo
     /// 2³²) if it starts before the sequence. Angles follow the position in the document. `None`: all 0.
     pub documents: Option<&'a Tensor>,
+    /// Whether elements 2·i and 2·i + 1 rotate together, instead of i and i + width/2.
+    pub interleaved: bool,
 }
 
 /// The direction of a rotation.
@@ -28,6 +30,14 @@ pub enum Rotation {
 }
 
 impl Rotation {
+    /// Returns the factor of sines.
+    pub(super) fn sign(self) -> f32 {
+        match self {
+            Rotation::Forward => 1.0,
+            Rotation::Backward => -1.0,
+        }
+    }
+
     /// Returns the category of the result's memory.
     pub(super) fn category(self) -> Category {
         match self {

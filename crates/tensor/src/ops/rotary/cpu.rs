@@ -32,7 +32,7 @@ pub(in crate::ops) fn rotate(
     columns: usize,
     [heads, head_width]: [usize; 2],
     angles: Angles<'_>,
-    rotation: Rotation,
+    (rotation, interleaved): (Rotation, bool),
 ) {
     let per_task = rows::per_task(columns);
     for_pieces(x_blc, per_task * columns, |index, x| {
@@ -42,7 +42,11 @@ pub(in crate::ops) fn rotate(
                 for (row, x) in x.chunks_exact_mut(columns).enumerate() {
                     let at = angles.row(index * per_task + row);
                     for head in x.chunks_exact_mut(head_width).take(heads) {
-                        rotate_head(&mut head[..angles.width], at, rotation);
+                        let head = &mut head[..angles.width];
+                        match interleaved {
+                            true => rotate_neighbours(head, at, rotation),
+                            false => rotate_head(head, at, rotation),
+                        }
                     }
                 }
             },
@@ -53,15 +57,22 @@ pub(in crate::ops) fn rotate(
 #[inline(always)]
 pub(in crate::ops) fn rotate_head(head: &mut [f32], (cosines, sines): (&[f32], &[f32]), rotation: Rotation) {
     let (low, high) = head.split_at_mut(cosines.len());
-    let sign = match rotation {
-        Rotation::Forward => 1.0,
-        Rotation::Backward => -1.0,
-    };
+    let sign = rotation.sign();
     for (((low, high), cosine), sine) in low.iter_mut().zip(high).zip(cosines).zip(sines) {
-        let a = *low;
-        let b = *high;
-        let sine = sign * sine;
-        *low = a.mul_add(*cosine, -(b * sine));
-        *high = b.mul_add(*cosine, a * sine);
+        [*low, *high] = rotated([*low, *high], *cosine, sign * sine);
     }
+}
+
+/// Rotates each pair of neighbouring elements.
+#[inline(always)]
+fn rotate_neighbours(head: &mut [f32], (cosines, sines): (&[f32], &[f32]), rotation: Rotation) {
+    let sign = rotation.sign();
+    for ((pair, cosine), sine) in head.as_chunks_mut().0.iter_mut().zip(cosines).zip(sines) {
+        *pair = rotated(*pair, *cosine, sign * sine);
+    }
+}
+
+#[inline(always)]
+fn rotated([a, b]: [f32; 2], cosine: f32, sine: f32) -> [f32; 2] {
+    [a.mul_add(cosine, -(b * sine)), b.mul_add(cosine, a * sine)]
 }

@@ -39,7 +39,7 @@ pub(super) fn rotate(
     let launch = x_blc.device().kernel(Function::new(&FAMILY, name).with_dtype(x_blc.dtype())).write(x_blc);
     let launch = read_angles(launch, angles).u32(word(items)?).u32(word(x_blc.shape().dims()[1])?);
     let launch = launch.u32(word(heads)?).u32(word(width)?).u32(word(head_width)?).u32(word(columns)?);
-    let launch = launch.u32(u32::from(vector));
+    let launch = launch.u32(u32::from(vector)).u32(u32::from(angles.interleaved));
     let turned = (rows * heads * width) as u64;
     let launch = match rotation {
         Rotation::Forward => launch,

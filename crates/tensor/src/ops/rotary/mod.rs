@@ -1,6 +1,6 @@
-//! Rotary position embeddings (Su and others, *RoFormer*, 2021), half-split as Hugging Face stores heads.
-//! Elements i and i + width/2 of a head are rotated by the angle position · frequency(i). The width is the
-//! head's, or less if only its first elements are rotated.
+//! Rotary position embeddings (Su and others, *RoFormer*, 2021). Elements i and i + width/2 of a head, or
+//! elements 2·i and 2·i + 1 if interleaved, are rotated by the angle position · frequency(i). The width is
+//! the head's, or less if only its first elements are rotated.
 
 mod angles;
 pub(super) mod cpu;
@@ -52,7 +52,7 @@ pub fn rotate(
                 x_blc.shape().columns(),
                 [heads, head_width],
                 read,
-                rotation,
+                (rotation, angles.interleaved),
             );
         }
         Backend::Cuda => cuda::rotate(OPERATOR, &x_blc, heads, angles, rotation)?,

@@ -118,6 +118,7 @@ fn largest(count: usize, value: impl Fn(usize) -> f32, indices: &mut [u32]) {
 fn weigh(scores: &[f32], choices: &[u32], routing: &Routing, weights: &mut [f32]) {
     weights.iter_mut().zip(choices).for_each(|(weight, expert)| *weight = scores[*expert as usize]);
     let sum = if routing.normalised { weights.iter().sum::<f32>() + EPSILON } else { 1.0 };
+    let sum = if routing.normalised { sum.max(routing.least_sum) } else { sum };
     weights.iter_mut().for_each(|weight| *weight = *weight / sum * routing.scale);
 }
 
@@ -202,7 +203,9 @@ fn of_weights(dw: &[f32], logits: &[f32], choices: &[u32], routing: &Routing, gr
     let scores = scores(logits, routing.scores);
     let own = |expert: &u32| scores[*expert as usize];
     let sum = if routing.normalised { choices.iter().map(own).sum::<f32>() + EPSILON } else { 1.0 };
-    let mean: f32 = match routing.normalised {
+    let depends = routing.normalised && sum >= routing.least_sum;
+    let sum = if routing.normalised { sum.max(routing.least_sum) } else { sum };
+    let mean: f32 = match depends {
         true => dw.iter().zip(choices).map(|(dw, expert)| dw * (own(expert) / sum)).sum(),
         false => 0.0,
     };

@@ -63,7 +63,7 @@ pub(super) fn forward(
 /// Adds the score function and the settings of weights to a launch.
 fn of_scores<'a>(launch: Launch<'a>, routing: &Routing) -> Launch<'a> {
     let sigmoid = u32::from(routing.scores == ScoreFunction::Sigmoid);
-    launch.u32(sigmoid).u32(u32::from(routing.normalised)).f32(routing.scale)
+    launch.u32(sigmoid).u32(u32::from(routing.normalised)).f32(routing.least_sum).f32(routing.scale)
 }
 
 pub(super) fn backward(

@@ -25,6 +25,8 @@ pub struct Routing {
     pub scores: ScoreFunction,
     /// Whether the weights of a row are divided by their sum. Softmax over the chosen logits gives the same.
     pub normalised: bool,
+    /// Least divisor of normalised weights.
+    pub least_sum: f32,
     /// Factor of the weights.
     pub scale: f32,
     /// Number of equal groups of consecutive experts.
