@@ -210,9 +210,11 @@ fn family<'a>(
     let model_type = config.model_type()?;
     let mut all = families.list().iter().filter_map(|family| Some((family, family.hugging_face()?)));
     all.clone().find(|(_, translation)| translation.model_types.contains(&model_type)).ok_or_else(|| {
-        let built: Vec<_> = all.by_ref().flat_map(|(_, translation)| translation.model_types).collect();
+        let types = all.by_ref().flat_map(|(_, translation)| translation.model_types);
+        let built: Vec<_> = types.copied().collect();
         let names: Vec<_> = built.iter().map(|name| format!("\"{name}\"")).collect();
+        let near = nn::nearest_family(model_type, &built);
         let model_type = shortened(model_type);
-        format!("model_type = \"{model_type}\" is not supported; supported: {}", names.join(", "))
+        format!("model_type = \"{model_type}\" is not supported{near}; supported: {}", names.join(", "))
     })
 }

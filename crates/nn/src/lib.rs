@@ -79,6 +79,7 @@ pub use fp8::{Fp8Layers, Fp8Weights, LinearRole};
 pub use hugging_face::readers::CONFIG as CONFIG_READER;
 pub use hugging_face::{
     AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel, TiedHead,
+    nearest_family,
 };
 pub use init::Init;
 pub use lora::{Adapters, Lora};

@@ -4,12 +4,14 @@
 
 mod config;
 pub(crate) mod gpt2;
+mod nearest;
 mod peft;
 mod peft_patterns;
 mod peft_targets;
 pub(crate) mod readers;
 
 pub use config::FolderConfig;
+pub use nearest::nearest_family;
 pub(crate) use peft::ADAPTER;
 pub use peft::AdapterConfig;
 
