@@ -32,30 +32,39 @@ const MODELS: &[&str] = &[
     "models/qwen3",
     "families/deepseek",
     "families/deepseek-v3",
+    "families/ernie4.5-moe",
+    "families/exaone4",
     "families/gemma2",
     "families/gemma3",
     "families/glm4-moe",
     "families/gpt-oss",
     "families/granite",
+    "families/hunyuan",
+    "families/minimax-m2",
     "families/ministral",
     "families/mistral",
     "families/mixtral",
     "families/olmo2",
     "families/olmo3",
+    "families/olmoe",
     "families/phi3",
     "families/phi4",
     "families/qwen3-moe",
     "families/qwen3.5",
+    "families/seed-oss",
     "families/smollm3",
 ];
 
 /// Models with experts or latents, which GPUs do not support yet.
-const ON_HOSTS: [&str; 6] = [
+const ON_HOSTS: [&str; 9] = [
     "families/deepseek",
     "families/deepseek-v3",
+    "families/ernie4.5-moe",
     "families/glm4-moe",
     "families/gpt-oss",
+    "families/minimax-m2",
     "families/mixtral",
+    "families/olmoe",
     "families/qwen3-moe",
 ];
 

@@ -26,6 +26,7 @@ pub const CONFIG: Reader = Reader {
             &[
                 "bos_token_id",
                 "eos_token_id",
+                "eod_token_id",
                 "unk_token_id",
                 "sep_token_id",
                 "cls_token_id",
@@ -171,6 +172,7 @@ pub(crate) const ROPE: Reader = Reader {
         FileKey::known(&["beta_slow", "beta_fast", "truncate", "mscale", "mscale_all_dim"], "of `yarn`"),
         FileKey::known(&["attention_factor"], "of `yarn` and `longrope`"),
         FileKey::known(&["short_factor", "long_factor"], "of `longrope`"),
+        FileKey::known(&["alpha"], "of `dynamic`, which Hunyuan alone has"),
         FileKey::ignored(&["finetuned"], "a note about the training"),
     ],
     shared: &[],

@@ -12,7 +12,11 @@ use super::support::{config, copy, copy_of, folder, open};
 #[test]
 fn unsupported_configurations_are_refused() {
     let table: [(&str, Value, &str); 15] = [
-        ("model_type", json!("bloom"), "model_type = \"bloom\" is not supported; supported: \"gpt2\""),
+        (
+            "model_type",
+            json!("bloom"),
+            "model_type = \"bloom\" is not supported; the nearest that is, \"gpt2\", lacks ALiBi; supported: \"gpt2\"",
+        ),
         ("model_type", Value::Null, "it has no model_type"),
         (
             "activation_function",
@@ -60,7 +64,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
     let caps = json!({ "rope_type": "linear", "factor": 2.0, "beta_fast": 16 });
     let long = "z".repeat(40_000);
     let long_type = json!({ "type": long, "rope_type": "linear", "factor": 2.0 });
-    let table: [(&str, &str, Value, &str); 26] = [
+    let table: [(&str, &str, Value, &str); 39] = [
         (
             "llama",
             "hidden_act",
@@ -107,6 +111,19 @@ fn unsupported_configurations_of_llamas_are_refused() {
         ("families/olmo3", "rope_parameters", scaled, "rope_type = \"linear\" of sliding_attention is not"),
         ("families/phi3", "resid_pdrop", json!(0.1), "resid_pdrop = 0.1 is not supported; supported: 0"),
         ("families/deepseek", "rms_norm_eps", json!(1e-5), "rms_norm_eps = 0.00001 is not supported"),
+        ("families/exaone4", "sliding_window", json!(null), "layer_types has \"sliding_attention\""),
+        ("families/exaone4", "attention_bias", json!(true), "attention_bias = true is not supported"),
+        ("families/olmoe", "clip_qkv", json!(0), "clip_qkv = 0 is not supported; supported: null"),
+        ("families/hunyuan", "num_experts", json!(8), "num_experts = 8 is not supported; supported: 1"),
+        ("families/hunyuan", "use_qk_norm", json!(false), "use_qk_norm = false is not supported"),
+        ("families/hunyuan", "use_cla", json!(true), "\"use_cla\" = true is not supported"),
+        ("families/seed-oss", "partial_rotary_factor", json!(0.5), "partial_rotary_factor = 0.5 is not"),
+        ("families/minimax-m2", "scoring_func", json!("softmax"), "\"scoring_func\" = \"softmax\" is not"),
+        ("families/minimax-m2", "attn_type_list", json!([1, 0]), "attn_type_list has 0, which is not"),
+        ("families/minimax-m2", "router_jitter_noise", json!(0.1), "router_jitter_noise = 0.1 is not"),
+        ("families/ernie4.5-moe", "use_bias", json!(true), "use_bias = true is not supported"),
+        ("families/ernie4.5-moe", "moe_layer_end_index", json!(-2), "moe_layer_end_index = -2 is not"),
+        ("llama", "use_bias", json!(true), "use_bias = true is not supported with model_type"),
         // Settings of other families that would change what is computed.
         ("llama", "kv_lora_rank", json!(32), "kv_lora_rank = 32 is not supported with model_type"),
         (

@@ -12,7 +12,7 @@ use pretrained::{Export, Folder, FolderKind, PretrainedModel, write_folder};
 use serde_json::json;
 use tensor::{Shape, Tensor};
 
-use super::support::{MODELS, config, fill, folder, layout, load, open};
+use super::support::{IN_F32, MODELS, config, fill, folder, layout, load, open};
 
 /// Writes the contents of the folder `from` to `to`.
 fn export(from: &Path, to: &Path, dtype: DType) {
@@ -21,8 +21,9 @@ fn export(from: &Path, to: &Path, dtype: DType) {
     let device = Device::meta(0, device::Description::host(), &DeviceOptions::default()).unwrap();
     let stage = Stage::whole(config.layers());
     let model = config.model.build(Parameters::new(&device, 1, DType::F32), &stage, Recompute::NONE).unwrap();
-    let shapes: BTreeMap<String, Shape> =
-        model.parameters().list().iter().map(|p| (p.name.clone(), p.weight.shape())).collect();
+    let parameters = model.parameters().list().iter().map(|p| (p.name.clone(), p.weight.shape()));
+    let buffers = model.buffers().iter().map(|buffer| (buffer.name().to_owned(), buffer.tensor().shape()));
+    let shapes: BTreeMap<String, Shape> = parameters.chain(buffers).collect();
     let mut folder = layout(&config);
     for (copy, of) in folder.copies.clone() {
         let original = folder.tensors.iter().find(|tensor| tensor.name == of).cloned();
@@ -44,7 +45,7 @@ fn export(from: &Path, to: &Path, dtype: DType) {
 
 #[test]
 fn reading_then_writing_gives_the_same_bytes() {
-    for name in MODELS {
+    for name in MODELS.iter().chain(IN_F32) {
         let directory = tempfile::tempdir().unwrap();
         let to = directory.path().join("whole");
         let [dtype, other] = match name.contains('/') {

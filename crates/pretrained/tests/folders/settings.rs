@@ -33,7 +33,7 @@ fn settings_without_an_effect_are_accepted() {
 #[test]
 fn absent_settings_have_the_values_of_the_family() {
     type Change = fn(&mut serde_json::Map<String, Value>);
-    let table: [(&str, Change); 5] = [
+    let table: [(&str, Change); 10] = [
         ("families/gemma2", |config| {
             for key in ["tie_word_embeddings", "layer_types", "hidden_activation", "pad_token_id"] {
                 config.remove(key);
@@ -61,6 +61,41 @@ fn absent_settings_have_the_values_of_the_family() {
             config.insert("rope_theta".to_owned(), json!(10_000));
             config.insert("rope_scaling".to_owned(), Value::Null);
             config.remove("rope_parameters");
+        }),
+        ("families/seed-oss", |config| {
+            for key in ["attention_bias", "attention_out_bias", "mlp_bias", "rope_parameters"] {
+                config.remove(key);
+            }
+        }),
+        ("families/exaone4", |config| {
+            config.remove("layer_types");
+            config.remove("sliding_window_pattern");
+        }),
+        ("families/olmoe", |config| {
+            for key in ["norm_topk_prob", "clip_qkv", "attention_bias", "num_experts"] {
+                config.remove(key);
+            }
+            config.insert("num_local_experts".to_owned(), json!(6));
+        }),
+        ("families/minimax-m2", |config| {
+            config.remove("rope_parameters");
+            config.insert("rotary_dim".to_owned(), json!(24));
+            config.insert("use_qk_norm".to_owned(), json!(true));
+            config.insert("use_routing_bias".to_owned(), json!(true));
+            config.insert("scoring_func".to_owned(), json!("sigmoid"));
+            config.insert("attn_type_list".to_owned(), json!([1, 1, 1, 1]));
+            config.insert("num_mtp_modules".to_owned(), json!(3));
+        }),
+        ("families/ernie4.5-moe", |config| {
+            for key in ["tie_word_embeddings", "moe_norm_min", "moe_layer_interval", "moe_num_shared_experts"]
+            {
+                config.remove(key);
+            }
+            for key in ["moe_layer_start_index", "rope_parameters", "pad_token_id", "use_bias", "moe_k"] {
+                config.remove(key);
+            }
+            config.insert("num_experts_per_tok".to_owned(), json!(2));
+            config.insert("moe_layer_end_index".to_owned(), json!(-1));
         }),
     ];
     for (number, (name, change)) in table.into_iter().enumerate() {

@@ -132,6 +132,42 @@ pub(super) const UNIFORM_EXPERTS: FolderOption = FolderOption {
     },
 };
 
+/// OLMoE's experts: in all layers, with weights that are not divided by their sum by default.
+pub(super) const ALL_EXPERTS: FolderOption = FolderOption {
+    names: &[
+        "num_experts",
+        "num_local_experts",
+        "num_experts_per_tok",
+        "norm_topk_prob",
+        "router_aux_loss_coef",
+        "output_router_logits",
+    ],
+    read: |config, _| {
+        Ok(vec![
+            (LlamaSizes::experts, either(config, ["num_experts", "num_local_experts"], 64)?.into()),
+            (
+                LlamaSizes::experts_per_token,
+                config.optional_count("num_experts_per_tok")?.unwrap_or(8).into(),
+            ),
+            (LlamaSizes::router_normalised, config.flag("norm_topk_prob")?.unwrap_or(false).into()),
+        ])
+    },
+    write: |sizes| {
+        vec![
+            ("norm_topk_prob", json!(sizes.router_normalised)),
+            ("num_experts", json!(sizes.experts)),
+            ("num_experts_per_tok", json!(sizes.experts_per_token)),
+        ]
+    },
+};
+
+/// Returns the count under the first of two names that a folder has; `absent` if it has neither.
+pub(super) fn either(config: &FolderConfig, names: [&str; 2], absent: usize) -> Result<usize, String> {
+    let [first, second] = names;
+    let found = config.optional_count(first)?.or(config.optional_count(second)?);
+    Ok(found.unwrap_or(absent))
+}
+
 /// DeepSeek-V3's experts: sigmoid scores with a correction, expert groups, shared experts, and dense first
 /// layers.
 pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
@@ -234,8 +270,10 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, layout: ExpertLayout) -> 
         tensors.push(whole(format!("{router}.bias"), format!("{ours}.router.bias"), &[experts]));
     }
     if sizes.router_correction {
-        let name = format!("{router}.e_score_correction_bias");
-        tensors.push(whole(name, format!("{ours}.router.correction"), &[experts]));
+        let name = format!("{layer}.{}.{}", layout.module, layout.correction);
+        let row = [1, experts];
+        let shape = if layout.correction_is_matrix { &row[..] } else { &row[1..] };
+        tensors.push(whole(name, format!("{ours}.router.correction"), shape));
     }
     let theirs = format!("{layer}.{}.experts", layout.module);
     let ours = format!("{ours}.experts");

@@ -2,17 +2,20 @@
 
 use keys::Value;
 
+use super::ernie::{BIASES, EVERY_BIAS, MOE_EXPERTS};
 use super::experts::{
-    BOUNDED_GATE, DENSE_OR_ROUTED, GATED_EXPERTS, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS,
+    ALL_EXPERTS, BOUNDED_GATE, DENSE_OR_ROUTED, GATED_EXPERTS, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS,
     UNIFORM_EXPERTS,
 };
-use super::family::{Absent, ExpertLayout, FolderFamily, Keys, LLAMA, none};
+use super::family::{Absent, ExpertLayout, FolderFamily, Keys, LLAMA, ROUTER, USUAL};
 use super::latents::{LATENT_ROPE, LATENTS};
 use super::linear_attention::{GROUPED_LINEAR_ATTENTION, LINEAR_ATTENTION};
+use super::minimax::{ATTENTION_TYPES, ROTARY_DIM};
 use super::options::{
-    ALL_BIASES, ATTENTION_BIAS, CAPS, FLAT_ROPE, HALF_ROPE, LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS,
-    NO_BIASES, NO_DROPOUT, NO_WINDOW, ONE_WINDOW, PADDING, QK_NORM, QKV_BIAS, QUARTER_ROPE, QUERY_SCALAR,
-    ROPE_LAYERS, SWITCHED_WINDOW,
+    ALL_BIASES, ALPHA_ROPE, ATTENTION_BIAS, ATTENTION_DROPOUT, CAPS, DENSE, DROPOUT, FLAT_ROPE, HALF_ROPE,
+    LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS, NO_BIASES, NO_CLIP, NO_DROPOUT, NO_WINDOW, ONE_WINDOW,
+    OUTPUT_BIAS, PADDING, QK_NORM, QKV_BIAS, QUARTER_ROPE, QUERY_SCALAR, ROPE_LAYERS, SWITCHED_WINDOW,
+    WHOLE_ROPE, WINDOW_ROPE,
 };
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::LlamaSizes;
@@ -23,107 +26,70 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
     FolderFamily {
         model_type: "llama",
         architecture: "LlamaForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
-        absent: LLAMA,
-        fixed: none,
         options: &[NO_WINDOW, ATTENTION_BIAS, MLP_BIAS, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "qwen2",
         architecture: "Qwen2ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
-        absent: LLAMA,
         fixed: |_| Ok(vec![(LlamaSizes::qkv_bias, true.into())]),
         options: &[NO_WINDOW, NO_BIASES, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "qwen3",
         architecture: "Qwen3ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { head_width: Some(128), ..LLAMA },
         fixed: |_| Ok(vec![(LlamaSizes::qk_norm, true.into())]),
         options: &[NO_WINDOW, ATTENTION_BIAS, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "mistral",
         architecture: "MistralForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { window: Some(4096), ..LLAMA },
-        fixed: none,
         options: &[PADDING, ONE_WINDOW, NO_BIASES, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "ministral",
         architecture: "MinistralForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { window: Some(4096), ..LLAMA },
-        fixed: none,
         options: &[PADDING, LAYER_TYPES, NO_BIASES, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "smollm3",
         architecture: "SmolLM3ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { tied: true, theta: [2_000_000.0; 2], padding: Some(128_004), ..LLAMA },
-        fixed: none,
         options: &[PADDING, SWITCHED_WINDOW, ROPE_LAYERS, ATTENTION_BIAS, MLP_BIAS, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "granite",
         architecture: "GraniteForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
-        absent: LLAMA,
-        fixed: none,
         options: &[PADDING, NO_WINDOW, MULTIPLIERS, ATTENTION_BIAS, MLP_BIAS, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "phi3",
         architecture: "Phi3ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { epsilon: 1e-5, padding: Some(32_000), ..LLAMA },
-        fixed: none,
         options: &[PADDING, ONE_WINDOW, NO_DROPOUT, NO_BIASES, FLAT_ROPE],
         is_fused: true,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "olmo2",
         architecture: "Olmo2ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { epsilon: 1e-5, padding: Some(1), ..LLAMA },
         fixed: olmo,
         options: &[PADDING, NO_WINDOW, ATTENTION_BIAS, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "olmo3",
         architecture: "Olmo3ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent {
             epsilon: 1e-5,
             theta: [500_000.0; 2],
@@ -134,14 +100,12 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         },
         fixed: olmo,
         options: &[PADDING, LAYER_TYPES, ATTENTION_BIAS, LAYER_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "gemma2",
         architecture: "Gemma2ForCausalLM",
         activation: "hidden_activation",
-        own_activation: None,
         absent: Absent {
             head_width: Some(256),
             tied: true,
@@ -153,14 +117,12 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         },
         fixed: gemma,
         options: &[PADDING, LAYER_TYPES, CAPS, QUERY_SCALAR, ATTENTION_BIAS, FLAT_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "gemma3_text",
         architecture: "Gemma3ForCausalLM",
         activation: "hidden_activation",
-        own_activation: None,
         absent: Absent {
             head_width: Some(256),
             tied: true,
@@ -172,72 +134,53 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         },
         fixed: |config| Ok([gemma(config)?, vec![(LlamaSizes::qk_norm, true.into())]].concat()),
         options: &[PADDING, LAYER_TYPES, CAPS, QUERY_SCALAR, ATTENTION_BIAS, LAYER_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "mixtral",
         architecture: "MixtralForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { epsilon: 1e-5, theta: [1_000_000.0; 2], ..LLAMA },
-        fixed: none,
         options: &[PADDING, ONE_WINDOW, NO_BIASES, FLAT_ROPE, LOCAL_EXPERTS],
-        is_fused: false,
-        experts: Some(ExpertLayout {
-            module: "block_sparse_moe",
-            router: "gate",
-            parts: Some(["w1", "w3", "w2"]),
-        }),
+        experts: Some(ExpertLayout { module: "block_sparse_moe", parts: Some(["w1", "w3", "w2"]), ..ROUTER }),
+        ..USUAL
     },
     FolderFamily {
         model_type: "qwen3_moe",
         architecture: "Qwen3MoeForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
-        absent: LLAMA,
         fixed: |_| Ok(vec![(LlamaSizes::qk_norm, true.into())]),
         options: &[PADDING, NO_WINDOW, ATTENTION_BIAS, FLAT_ROPE, SPARSE_EXPERTS],
-        is_fused: false,
-        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+        experts: Some(ROUTER),
+        ..USUAL
     },
     FolderFamily {
         model_type: "qwen3_5_text",
         architecture: "Qwen3_5ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { head_width: Some(256), ..LLAMA },
         fixed: qwen_hybrid,
         options: &[PADDING, LINEAR_ATTENTION, ATTENTION_BIAS, QUARTER_ROPE],
-        is_fused: false,
-        experts: None,
+        ..USUAL
     },
     FolderFamily {
         model_type: "qwen3_next",
         architecture: "Qwen3NextForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { head_width: Some(256), ..LLAMA },
         fixed: qwen_hybrid,
         options: &[PADDING, GROUPED_LINEAR_ATTENTION, ATTENTION_BIAS, QUARTER_ROPE, GATED_EXPERTS],
-        is_fused: false,
-        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+        experts: Some(ROUTER),
+        ..USUAL
     },
     FolderFamily {
         model_type: "qwen3_5_moe_text",
         architecture: "Qwen3_5MoeForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { head_width: Some(256), ..LLAMA },
         fixed: qwen_hybrid,
         options: &[PADDING, LINEAR_ATTENTION, ATTENTION_BIAS, QUARTER_ROPE, UNIFORM_EXPERTS],
-        is_fused: false,
-        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+        experts: Some(ROUTER),
+        ..USUAL
     },
     FolderFamily {
         model_type: "gpt_oss",
         architecture: "GptOssForCausalLM",
-        activation: "hidden_act",
         own_activation: Some("quick-gelu"),
         absent: Absent {
             head_width: Some(64),
@@ -258,35 +201,128 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
             ])
         },
         options: &[PADDING, LAYER_TYPES, ALL_BIASES, FLAT_ROPE, LOCAL_EXPERTS, BOUNDED_GATE],
-        is_fused: false,
-        experts: Some(ExpertLayout { module: "mlp", router: "router", parts: None }),
+        experts: Some(ExpertLayout { router: "router", parts: None, ..ROUTER }),
+        ..USUAL
     },
     FolderFamily {
         model_type: "glm4_moe",
         architecture: "Glm4MoeForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
         absent: Absent { epsilon: 1e-5, ..LLAMA },
-        fixed: none,
         options: &[PADDING, NO_WINDOW, QKV_BIAS, QK_NORM, HALF_ROPE, ROUTED_EXPERTS],
-        is_fused: false,
-        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+        experts: Some(ROUTER),
+        ..USUAL
     },
     FolderFamily {
         model_type: "deepseek_v3",
         architecture: "DeepseekV3ForCausalLM",
-        activation: "hidden_act",
-        own_activation: None,
-        absent: LLAMA,
-        fixed: none,
         options: &[PADDING, NO_WINDOW, NO_BIASES, LATENTS, LATENT_ROPE, DENSE_OR_ROUTED],
-        is_fused: false,
-        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+        experts: Some(ROUTER),
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "seed_oss",
+        architecture: "SeedOssForCausalLM",
+        absent: Absent { head_width: Some(128), key_value_heads: Some(8), padding: Some(1), ..LLAMA },
+        options: &[PADDING, NO_WINDOW, DROPOUT, OUTPUT_BIAS, MLP_BIAS, WHOLE_ROPE],
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "hunyuan_v1_dense",
+        architecture: "HunYuanDenseV1ForCausalLM",
+        absent: Absent { epsilon: 1e-5, padding: Some(0), ..LLAMA },
+        fixed: |_| Ok(vec![(LlamaSizes::qk_norm, true.into()), (LlamaSizes::qk_norm_last, true.into())]),
+        options: &[PADDING, NO_WINDOW, DENSE, ATTENTION_DROPOUT, ATTENTION_BIAS, ALPHA_ROPE],
+        qk_norms: ["query_layernorm", "key_layernorm"],
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "exaone4",
+        architecture: "Exaone4ForCausalLM",
+        absent: Absent {
+            epsilon: 1e-5,
+            key_value_heads: Some(32),
+            window: Some(4096),
+            windowed: |layer, period| is_not_last(layer, period.unwrap_or(4)),
+            ..LLAMA
+        },
+        fixed: |_| Ok(vec![(LlamaSizes::qk_norm, true.into()), (LlamaSizes::norm_position, "after".into())]),
+        options: &[PADDING, WINDOW_ROPE, NO_BIASES, ATTENTION_DROPOUT, WHOLE_ROPE],
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "olmoe",
+        architecture: "OlmoeForCausalLM",
+        absent: Absent { epsilon: 1e-5, padding: Some(1), ..LLAMA },
+        fixed: norms_of_rows,
+        options: &[PADDING, NO_WINDOW, NO_CLIP, ATTENTION_DROPOUT, ATTENTION_BIAS, WHOLE_ROPE, ALL_EXPERTS],
+        experts: Some(ROUTER),
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "minimax_m2",
+        architecture: "MiniMaxM2ForCausalLM",
+        absent: Absent { head_width: Some(128), key_value_heads: Some(8), theta: [5_000_000.0; 2], ..LLAMA },
+        fixed: |config| {
+            let router = vec![
+                (LlamaSizes::router_scores, "sigmoid".into()),
+                (LlamaSizes::router_correction, true.into()),
+            ];
+            Ok([norms_of_rows(config)?, router].concat())
+        },
+        options: &[
+            PADDING,
+            NO_WINDOW,
+            NO_BIASES,
+            ATTENTION_DROPOUT,
+            ROTARY_DIM,
+            ATTENTION_TYPES,
+            LOCAL_EXPERTS,
+        ],
+        experts: Some(ExpertLayout {
+            module: "block_sparse_moe",
+            parts: Some(["w1", "w3", "w2"]),
+            correction: "e_score_correction_bias",
+            ..ROUTER
+        }),
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "ernie4_5",
+        architecture: "Ernie4_5ForCausalLM",
+        absent: Absent {
+            head_width: Some(128),
+            key_value_heads: Some(2),
+            tied: true,
+            epsilon: 1e-5,
+            theta: [500_000.0; 2],
+            padding: Some(0),
+            ..LLAMA
+        },
+        fixed: interleaved,
+        options: &[PADDING, NO_WINDOW, EVERY_BIAS, WHOLE_ROPE],
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "ernie4_5_moe",
+        architecture: "Ernie4_5_MoeForCausalLM",
+        absent: Absent {
+            key_value_heads: Some(4),
+            tied: true,
+            epsilon: 1e-5,
+            theta: [500_000.0; 2],
+            padding: Some(0),
+            ..LLAMA
+        },
+        fixed: interleaved,
+        options: &[PADDING, NO_WINDOW, BIASES, WHOLE_ROPE, MOE_EXPERTS],
+        experts: Some(ExpertLayout {
+            correction: "moe_statics.e_score_correction_bias",
+            correction_is_matrix: true,
+            ..ROUTER
+        }),
+        ..USUAL
     },
 ];
-
-/// The usual names of the gate, up and down matrices.
-const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 /// Returns whether a layer is not the last one of its period.
 fn is_not_last(layer: usize, period: usize) -> bool {
@@ -297,12 +333,16 @@ fn qwen_hybrid(_: &FolderConfig) -> Result<Keys, String> {
     Ok(vec![(LlamaSizes::qk_norm, true.into()), (LlamaSizes::norms_less_one, true.into())])
 }
 
-fn olmo(_: &FolderConfig) -> Result<Keys, String> {
-    Ok(vec![
-        (LlamaSizes::norm_position, "after".into()),
-        (LlamaSizes::qk_norm, true.into()),
-        (LlamaSizes::qk_norm_span, "all".into()),
-    ])
+fn olmo(config: &FolderConfig) -> Result<Keys, String> {
+    Ok([norms_of_rows(config)?, vec![(LlamaSizes::norm_position, "after".into())]].concat())
+}
+
+fn norms_of_rows(_: &FolderConfig) -> Result<Keys, String> {
+    Ok(vec![(LlamaSizes::qk_norm, true.into()), (LlamaSizes::qk_norm_span, "all".into())])
+}
+
+fn interleaved(_: &FolderConfig) -> Result<Keys, String> {
+    Ok(vec![(LlamaSizes::rope_interleaved, true.into())])
 }
 
 fn gemma(config: &FolderConfig) -> Result<Keys, String> {

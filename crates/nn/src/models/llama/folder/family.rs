@@ -30,7 +30,23 @@ pub(super) struct FolderFamily {
     pub(super) is_fused: bool,
     /// Names of the experts' tensors, if the family has experts.
     pub(super) experts: Option<ExpertLayout>,
+    /// Names of the norms of queries and of keys within attention.
+    pub(super) qk_norms: [&'static str; 2],
 }
+
+/// The settings that most families share. Every family has a name and options of its own.
+pub(super) const USUAL: FolderFamily = FolderFamily {
+    model_type: "",
+    architecture: "",
+    activation: "hidden_act",
+    own_activation: None,
+    absent: LLAMA,
+    fixed: none,
+    options: &[],
+    is_fused: false,
+    experts: None,
+    qk_norms: ["q_norm", "k_norm"],
+};
 
 /// Names of the experts' tensors in a folder.
 #[derive(Clone, Copy)]
@@ -42,13 +58,28 @@ pub(super) struct ExpertLayout {
     /// Names of an expert's gate, up and down matrices. `None`: the tensors contain all experts, transposed,
     /// with alternating columns of gate and up.
     pub(super) parts: Option<[&'static str; 3]>,
+    /// Name of the router's corrections within the module, if it has any.
+    pub(super) correction: &'static str,
+    /// Whether the corrections are a matrix of one row instead of a vector.
+    pub(super) correction_is_matrix: bool,
 }
+
+/// The usual names of the experts' tensors.
+pub(super) const ROUTER: ExpertLayout = ExpertLayout {
+    module: "mlp",
+    router: "gate",
+    parts: Some(["gate_proj", "up_proj", "down_proj"]),
+    correction: "gate.e_score_correction_bias",
+    correction_is_matrix: false,
+};
 
 /// Defaults of settings that a folder omits.
 #[derive(Clone, Copy)]
 pub(super) struct Absent {
     /// `head_dim`; `None` means `hidden_size` / `num_attention_heads`.
     pub(super) head_width: Option<usize>,
+    /// `num_key_value_heads`; `None` means `num_attention_heads`.
+    pub(super) key_value_heads: Option<usize>,
     /// `tie_word_embeddings`.
     pub(super) tied: bool,
     /// `rms_norm_eps`.
@@ -69,6 +100,7 @@ pub(super) struct Absent {
 /// Llama's defaults.
 pub(super) const LLAMA: Absent = Absent {
     head_width: None,
+    key_value_heads: None,
     tied: false,
     epsilon: 1e-6,
     theta: [10_000.0; 2],
@@ -112,8 +144,25 @@ impl FolderFamily {
         }
         let heads = config.count("num_attention_heads")?;
         let width = config.count("hidden_size")?;
-        let own = config.optional_count("head_dim")?.or(self.absent.head_width);
+        let own = match config.has("head_dim") {
+            true => config.optional_count("head_dim")?,
+            false => self.absent.head_width,
+        };
         Ok(own.unwrap_or((width / heads).max(1)))
+    }
+
+    /// Returns the number of key and value heads.
+    pub(super) fn key_value_heads(&self, config: &FolderConfig) -> Result<usize, String> {
+        let own = match config.has("num_key_value_heads") {
+            true => config.optional_count("num_key_value_heads")?,
+            false => self.absent.key_value_heads,
+        };
+        own.map_or_else(|| config.count("num_attention_heads"), Ok)
+    }
+
+    /// Returns whether an option of the family translates the setting `name`.
+    pub(super) fn reads(&self, name: &str) -> bool {
+        self.options.iter().any(|option| option.names.contains(&name))
     }
 
     /// Returns whether models of the family have latents.

@@ -1,14 +1,15 @@
 //! Hugging Face folders of Llama and related models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite.
 //!
-//! All of them use half-split rotary embeddings. Queries, keys and values are rows of one parameter, as are
-//! gate and up. Each family is a record of [`families`]; shared options translate settings in both
+//! Queries, keys and values are rows of one parameter, as are gate and up. Each family is a record of [`families`]; shared options translate settings in both
 //! directions.
 
+mod ernie;
 mod experts;
 mod families;
 mod family;
 mod latents;
 mod linear_attention;
+mod minimax;
 mod options;
 pub(crate) mod reader;
 mod rope;
@@ -57,11 +58,10 @@ const ACTIVATIONS: [(&str, &[&str]); 3] =
 fn keys(config: &FolderConfig) -> Result<Keys, String> {
     let family = family(config)?;
     check(config, family)?;
-    let heads = config.count("num_attention_heads")?;
     let mut keys: Keys = vec![
         (LlamaSizes::layers, config.count("num_hidden_layers")?.into()),
-        (LlamaSizes::heads, heads.into()),
-        (LlamaSizes::key_value_heads, config.optional_count("num_key_value_heads")?.unwrap_or(heads).into()),
+        (LlamaSizes::heads, config.count("num_attention_heads")?.into()),
+        (LlamaSizes::key_value_heads, family.key_value_heads(config)?.into()),
         (LlamaSizes::width, config.count("hidden_size")?.into()),
         (LlamaSizes::head_width, family.head_width(config)?.into()),
         (LlamaSizes::context, config.count("max_position_embeddings")?.into()),
@@ -98,14 +98,12 @@ fn find(name: &str) -> Option<&'static FolderFamily> {
 /// Rejects settings that affect results but are not supported by the family.
 fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
     config.check(&LLAMA)?;
-    // Hugging Face drops only attention weights; this family also drops the branches' results.
-    if let Some(dropout) = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0) {
+    // Most families drop nothing when they are trained.
+    let dropout = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0);
+    if let Some(dropout) = dropout.filter(|_| !family.reads("attention_dropout")) {
         return Err(format!("attention_dropout = {dropout} is not supported; supported: 0"));
     }
-    let is_others = |name: &str| {
-        let own = || family.options.iter().any(|option| option.names.contains(&name));
-        !own() && FAMILIES.iter().any(|other| other.options.iter().any(|o| o.names.contains(&name)))
-    };
+    let is_others = |name: &str| !family.reads(name) && FAMILIES.iter().any(|other| other.reads(name));
     // Some families use a token that others ignore.
     let is_ignored = |name: &str| name == "pad_token_id";
     let other = config
@@ -232,7 +230,8 @@ fn read(config: &FolderConfig) -> Option<LlamaSizes> {
 fn is_same(one: &LlamaSizes, other: &LlamaSizes) -> bool {
     let plain = |sizes: &LlamaSizes| {
         let mut sizes = sizes.canonical();
-        (sizes.dropout, sizes.loss_pieces) = (0.0, 1);
+        [sizes.dropout, sizes.embedding_dropout, sizes.branch_dropout] = [0.0; 3];
+        sizes.loss_pieces = 1;
         sizes.hugging_face.clear();
         sizes
     };

@@ -42,6 +42,25 @@ pub(super) const LAYER_TYPES: FolderOption = FolderOption {
     },
 };
 
+/// An attention window in some layers, which alone rotate queries and keys. Without a window all layers do.
+pub(super) const WINDOW_ROPE: FolderOption = FolderOption {
+    names: &["sliding_window", "layer_types", "sliding_window_pattern"],
+    read: |config, family| {
+        let Some(window) = window(config, family)? else {
+            return all_full(config).map(|()| Keys::new());
+        };
+        let types = match config.texts("layer_types")? {
+            Some(types) => types,
+            None => types_by_pattern(config, family)?,
+        };
+        let rotates: Vec<usize> = types.iter().map(|name| usize::from(*name == SLIDING)).collect();
+        let mut keys = listed_types(window, types)?;
+        keys.push((LlamaSizes::rope_layers, rotates.as_slice().into()));
+        Ok(keys)
+    },
+    write: LAYER_TYPES.write,
+};
+
 /// An attention window that another setting enables.
 pub(super) const SWITCHED_WINDOW: FolderOption = FolderOption {
     names: &["use_sliding_window", "sliding_window", "layer_types"],
@@ -92,11 +111,38 @@ pub(super) const QKV_BIAS: FolderOption = FolderOption {
     write: |sizes| vec![("attention_bias", json!(sizes.qkv_bias))],
 };
 
+/// Biases of queries, keys and values, present by default, and of the output projection.
+pub(super) const OUTPUT_BIAS: FolderOption = FolderOption {
+    names: &["attention_bias", "attention_out_bias"],
+    read: |config, _| {
+        Ok(vec![
+            (LlamaSizes::qkv_bias, config.flag("attention_bias")?.unwrap_or(true).into()),
+            (LlamaSizes::output_bias, config.flag("attention_out_bias")?.unwrap_or(false).into()),
+        ])
+    },
+    write: |sizes| {
+        vec![("attention_bias", json!(sizes.qkv_bias)), ("attention_out_bias", json!(sizes.output_bias))]
+    },
+};
+
 /// Norms of the heads of queries and keys.
 pub(super) const QK_NORM: FolderOption = FolderOption {
     names: &["use_qk_norm"],
     read: |config, _| Ok(vec![(LlamaSizes::qk_norm, config.flag("use_qk_norm")?.unwrap_or(false).into())]),
     write: |sizes| vec![("use_qk_norm", json!(sizes.qk_norm))],
+};
+
+/// Rejects experts, and a model without norms of queries and keys.
+pub(super) const DENSE: FolderOption = FolderOption {
+    names: &["use_qk_norm", "num_experts"],
+    read: |config, _| {
+        config.only("use_qk_norm", true)?;
+        match config.optional_count("num_experts")?.filter(|experts| *experts > 1) {
+            Some(experts) => Err(format!("num_experts = {experts} is not supported; supported: 1")),
+            None => Ok(Keys::new()),
+        }
+    },
+    write: |_| Settings::new(),
 };
 
 /// Biases of the feed-forward layers.
@@ -219,9 +265,56 @@ pub(super) const NO_DROPOUT: FolderOption = FolderOption {
     write: |_| vec![("embd_pdrop", json!(0.0)), ("resid_pdrop", json!(0.0))],
 };
 
+/// Dropout of attention weights and of branches; 0.1 by default.
+pub(super) const DROPOUT: FolderOption = FolderOption {
+    names: &["attention_dropout", "residual_dropout"],
+    read: |config, _| {
+        let attention = config.number("attention_dropout")?.unwrap_or(0.1);
+        Ok(dropout(attention, config.number("residual_dropout")?.unwrap_or(0.1)))
+    },
+    write: |_| vec![("attention_dropout", json!(0.0)), ("residual_dropout", json!(0.0))],
+};
+
+/// Dropout of attention weights.
+pub(super) const ATTENTION_DROPOUT: FolderOption = FolderOption {
+    names: &["attention_dropout"],
+    read: |config, _| Ok(dropout(config.number("attention_dropout")?.unwrap_or(0.0), 0.0)),
+    write: |_| vec![("attention_dropout", json!(0.0))],
+};
+
+/// Returns the keys of dropout; none if nothing is dropped, so that one key of a run sets all of them.
+fn dropout(attention: f64, branches: f64) -> Keys {
+    if attention == 0.0 && branches == 0.0 {
+        return Keys::new();
+    }
+    vec![
+        (LlamaSizes::dropout, attention.into()),
+        (LlamaSizes::branch_dropout, branches.into()),
+        (LlamaSizes::embedding_dropout, 0.0.into()),
+    ]
+}
+
+/// Rejects bounds of queries, keys and values.
+pub(super) const NO_CLIP: FolderOption = FolderOption {
+    names: &["clip_qkv"],
+    read: |config, _| match config.number("clip_qkv")? {
+        Some(bound) => Err(format!("clip_qkv = {bound} is not supported; supported: null")),
+        None => Ok(Keys::new()),
+    },
+    write: |_| Settings::new(),
+};
+
 /// One set of rotary frequencies for all layers.
 pub(super) const FLAT_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_flat, write: rope::write_flat };
+
+/// One set of rotary frequencies for all layers, of which each rotates whole heads.
+pub(super) const WHOLE_ROPE: FolderOption =
+    FolderOption { names: rope::FLAT_NAMES, read: rope::read_whole, write: rope::write_flat };
+
+/// [`WHOLE_ROPE`], or a base that grows with `alpha`.
+pub(super) const ALPHA_ROPE: FolderOption =
+    FolderOption { names: rope::FLAT_NAMES, read: rope::read_alpha, write: rope::write_flat };
 
 /// One set of rotary frequencies, by default for half of each head.
 pub(super) const HALF_ROPE: FolderOption =
@@ -255,6 +348,27 @@ fn layer_types(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, Str
         Some(types) => types,
         None => (0..layers).map(named).collect(),
     };
+    listed_types(window, types)
+}
+
+/// Returns the types of layers that a period implies.
+fn types_by_pattern(config: &FolderConfig, family: &FolderFamily) -> Result<Vec<&'static str>, String> {
+    let name = "sliding_window_pattern";
+    let refused = |value: &Json| {
+        let value = value.to_string();
+        format!("{name} = {} is supported with layer_types only", shortened(&value))
+    };
+    let period = match config.entries().find(|(key, _)| *key == name) {
+        Some((_, value)) if value.as_u64().is_none_or(|period| period == 0) => return Err(refused(value)),
+        Some(_) => config.optional_count(name)?,
+        None => None,
+    };
+    let named = |layer| if (family.absent.windowed)(layer, period) { SLIDING } else { FULL };
+    Ok((0..config.count("num_hidden_layers")?).map(named).collect())
+}
+
+/// Returns the keys of a window in the layers of type [`SLIDING`].
+fn listed_types(window: usize, types: Vec<&str>) -> Result<Keys, String> {
     if let Some(other) = types.iter().find(|name| ![SLIDING, FULL].contains(name)) {
         return Err(unsupported_type(other, &format!("\"{FULL}\" and \"{SLIDING}\"")));
     }

@@ -6,7 +6,8 @@ use crate::hugging_face::readers::CONFIG;
 
 /// Settings of all families of folders.
 pub(crate) const LLAMA: Reader = Reader {
-    of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5",
+    of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5, \
+         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5",
     keys: &[
         FileKey::known(
             &[
@@ -23,7 +24,7 @@ pub(crate) const LLAMA: Reader = Reader {
             "sizes",
         ),
         FileKey::known(&["rms_norm_eps", "hidden_act", "hidden_activation"], "norms and activation"),
-        FileKey::known(&["attention_dropout"], "only 0"),
+        FileKey::known(&["attention_dropout", "residual_dropout"], "dropout; only 0 in many families"),
         FileKey::known(
             &[
                 "rope_theta",
@@ -31,6 +32,7 @@ pub(crate) const LLAMA: Reader = Reader {
                 "rope_parameters",
                 "rope_local_base_freq",
                 "partial_rotary_factor",
+                "rotary_dim",
                 "original_max_position_embeddings",
                 "rope_interleave",
                 "no_rope_layers",
@@ -61,7 +63,7 @@ pub(crate) const LLAMA: Reader = Reader {
             ],
             "linear attention of Qwen3.5",
         ),
-        FileKey::known(&["attention_bias", "mlp_bias"], "biases"),
+        FileKey::known(&["attention_bias", "attention_out_bias", "mlp_bias", "use_bias"], "biases"),
         FileKey::known(&["embd_pdrop", "resid_pdrop"], "only 0"),
         FileKey::known(&["use_qk_norm"], "norms of queries and keys"),
         FileKey::known(
@@ -90,13 +92,36 @@ pub(crate) const LLAMA: Reader = Reader {
                 "topk_group",
                 "swiglu_limit",
                 "swiglu_alpha",
+                "moe_num_experts",
+                "moe_k",
+                "moe_num_shared_experts",
+                "moe_layer_start_index",
+                "moe_layer_end_index",
+                "moe_layer_interval",
+                "moe_norm_min",
             ],
             "experts",
         ),
+        FileKey::ignored(
+            &["moe_capacity", "moe_gate", "moe_use_aux_free"],
+            "transformers drops no tokens and does not read them",
+        ),
+        FileKey::refused(&["scoring_func"], &["\"sigmoid\""], "the family decides the scores of experts"),
+        FileKey::refused(&["use_routing_bias"], &["true"], "the family has corrections of experts"),
+        FileKey::refused(&["qk_norm_type"], &["\"per_layer\""], "one norm covers all heads of a layer"),
+        FileKey::refused(&["shared_intermediate_size"], &["0"], "the family has no shared experts"),
+        FileKey::known(&["attn_type_list"], "only 1, softmax attention"),
+        FileKey::known(&["clip_qkv"], "only null"),
         FileKey::known(&["router_jitter_noise"], "only 0"),
         FileKey::known(&["router_aux_loss_coef"], "`train.balance_loss` is the factor of a run"),
         FileKey::known(
-            &["num_nextn_predict_layers", "num_mtp_layers"],
+            &[
+                "num_nextn_predict_layers",
+                "num_mtp_layers",
+                "num_mtp_modules",
+                "use_mtp",
+                "mtp_transformer_layers",
+            ],
             "layers that predict later tokens are not part of the model here",
         ),
         FileKey::known(
@@ -113,10 +138,12 @@ pub(crate) const LLAMA: Reader = Reader {
         FileKey::known(&["pad_token_id"], "a token whose embedding has no gradient, in some families"),
         FileKey::refused(
             &[
+                "use_cla",
+                "use_mla",
+                "position_embedding_xdrope",
                 "use_bidirectional_attention",
                 "attention_chunk_size",
                 "attn_temperature_tuning",
-                "clip_qkv",
                 "logit_scale",
                 "alibi",
                 "num_kv_shared_layers",

@@ -94,8 +94,9 @@ fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<Fol
             QkNormSpan::Head => [sizes.head_width; 2],
             QkNormSpan::All => [queries, keys],
         };
-        let norm = |(part, columns)| same(&at(&format!("self_attn.{part}.weight")), &[columns]);
-        tensors.extend(["q_norm", "k_norm"].into_iter().zip(columns).map(norm));
+        let weight = |part: &str| at(&format!("self_attn.{part}.weight"));
+        let norm = |((ours, theirs), columns)| FolderTensor::whole(weight(theirs), weight(ours), &[columns]);
+        tensors.extend(["q_norm", "k_norm"].into_iter().zip(family.qk_norms).zip(columns).map(norm));
     }
     tensors
 }

@@ -43,6 +43,30 @@ pub(super) fn read_quarter(config: &FolderConfig, family: &FolderFamily) -> Resu
     read_part(config, family, 0.25)
 }
 
+/// Reads frequencies for all layers, and rejects heads that rotate in part.
+pub(super) fn read_whole(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    match dialects::flat(config)?.number("partial_rotary_factor")?.filter(|part| *part != 1.0) {
+        Some(part) => Err(format!("partial_rotary_factor = {part} is not supported; supported: 1")),
+        None => read_flat(config, family),
+    }
+}
+
+/// Reads frequencies for all layers. With "dynamic" and `alpha`, as in Hunyuan, the base is θ · alpha^(d/(d − 2))
+/// for heads of d columns, and other settings have no effect.
+pub(super) fn read_alpha(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    let settings = dialects::flat(config)?;
+    let alpha = settings.number("alpha")?.filter(|alpha| *alpha != 0.0);
+    match alpha.filter(|_| kind(&settings).is_ok_and(|kind| kind == "dynamic")) {
+        Some(alpha) => {
+            let theta = settings.number("rope_theta")?.unwrap_or(family.absent.theta[0]);
+            let head = family.head_width(config)? as f64;
+            let theta = theta * libm::pow(alpha, head / (head - 2.0));
+            Ok(vec![(LlamaSizes::rope_theta, theta.into())])
+        }
+        None => read_whole(config, family),
+    }
+}
+
 fn read_part(config: &FolderConfig, family: &FolderFamily, absent: f64) -> Result<Keys, String> {
     let settings = dialects::flat(config)?;
     let theta = settings.number("rope_theta")?.unwrap_or(family.absent.theta[0]);

@@ -1,0 +1,48 @@
+//! Settings of MiniMax-M2: the rotated part of heads, and the types of attention of its layers.
+
+use super::family::{FolderOption, Keys};
+use super::rope;
+use crate::models::llama::sizes::LlamaSizes;
+
+/// One set of rotary frequencies; the rotated part of heads may be a number of columns.
+pub(super) const ROTARY_DIM: FolderOption = FolderOption {
+    names: &[
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "partial_rotary_factor",
+        "original_max_position_embeddings",
+        "rotary_dim",
+    ],
+    read: |config, family| {
+        let mut keys = rope::read_flat(config, family)?;
+        let Some(columns) = config.optional_count("rotary_dim")? else { return Ok(keys) };
+        let head = family.head_width(config)?;
+        match rope::dialects::flat(config)?.number("partial_rotary_factor")? {
+            None if columns == head => {}
+            None => keys.push((LlamaSizes::rope_width, columns.into())),
+            Some(part) if (head as f64 * part) as usize == columns => {}
+            Some(part) => {
+                return Err(format!(
+                    "rotary_dim = {columns} and partial_rotary_factor = {part} differ: keep one of them"
+                ));
+            }
+        }
+        Ok(keys)
+    },
+    write: rope::write_flat,
+};
+
+/// Rejects layers with linear attention, and a model without norms of queries and keys.
+pub(super) const ATTENTION_TYPES: FolderOption = FolderOption {
+    names: &["attn_type_list", "use_qk_norm"],
+    read: |config, _| {
+        config.only("use_qk_norm", true)?;
+        let types = config.counts("attn_type_list")?.unwrap_or_default();
+        match types.iter().find(|kind| **kind != 1) {
+            Some(kind) => Err(format!("attn_type_list has {kind}, which is not supported; supported: 1")),
+            None => Ok(Keys::new()),
+        }
+    },
+    write: |_| Vec::new(),
+};
