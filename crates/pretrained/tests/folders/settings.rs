@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::support::{config, copy, copy_of, folder, open};
+use super::support::{config, copy, copy_of, folder, layout, open};
 
 /// Settings of other families are accepted if they have no effect, and errors name unknown settings.
 #[test]
@@ -104,6 +104,52 @@ fn absent_settings_have_the_values_of_the_family() {
         let [plain, changed] = [&folder(name), directory.path()].map(|at| config(at).unwrap());
         assert_eq!(changed.model.values(), plain.model.values(), "{name}, {number}");
     }
+}
+
+/// Ernie 4.5 without experts is its mixture with dense layers only.
+#[test]
+fn dense_ernie_is_its_mixture_without_experts() {
+    let values = |change: fn(&mut serde_json::Map<String, Value>)| {
+        let directory = tempfile::tempdir().unwrap();
+        copy_of("families/ernie4.5-moe", directory.path(), |config| change(config.as_object_mut().unwrap()));
+        let config = config(directory.path()).unwrap();
+        let others = ["expert", "router", "hugging_face", "from = "];
+        let text = config.to_toml();
+        let dense = text.lines().filter(|line| !others.iter().any(|part| line.contains(part)));
+        (layout(&config).tensors, dense.map(str::to_owned).collect::<Vec<_>>())
+    };
+    let mixture = values(|config| drop(config.insert("moe_layer_start_index".to_owned(), json!(4))));
+    let dense = values(|config| {
+        config.retain(|key, _| !key.starts_with("moe_"));
+        config.insert("model_type".to_owned(), json!("ernie4_5"));
+        config.insert("head_dim".to_owned(), Value::Null);
+    });
+    assert_eq!(dense, mixture);
+    let biased = values(|config| {
+        config.retain(|key, _| !key.starts_with("moe_"));
+        config.insert("model_type".to_owned(), json!("ernie4_5"));
+        config.insert("use_bias".to_owned(), json!(true));
+    });
+    let names: Vec<_> = biased.0.iter().map(|tensor| tensor.name.as_str()).collect();
+    let of_layer = ["self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"];
+    assert!(
+        of_layer.iter().all(|part| names.contains(&&*format!("model.layers.1.{part}.bias"))),
+        "{names:?}"
+    );
+    assert!(biased.0.iter().any(|tensor| tensor.shape == [4 * 128, 48]), "{names:?}");
+}
+
+/// Hunyuan's `alpha` makes the base of the rotary frequencies larger.
+#[test]
+fn alpha_is_part_of_the_base() {
+    let directory = tempfile::tempdir().unwrap();
+    copy_of("families/hunyuan", directory.path(), |config| {
+        config["rope_parameters"] = json!({"rope_type": "dynamic", "alpha": 1000.0, "rope_theta": 10000.0});
+    });
+    let text = config(directory.path()).unwrap().to_toml();
+    let theta = 10000.0 * 1000.0_f64.powf(24.0 / 22.0);
+    let written = text.lines().find_map(|line| line.strip_prefix("rope_theta = ")).unwrap();
+    assert!((written.parse::<f64>().unwrap() / theta - 1.0).abs() < 1e-12, "{written}");
 }
 
 /// Both spellings, `rope_theta`, `rope_scaling`, `torch_dtype` and `rope_parameters`, `dtype`, have the same
