@@ -23,9 +23,10 @@ template <int N> __device__ __forceinline__ void join_pairs(Floats<N> &a, Floats
 
 // Launch: THREADS threads; a thread has UNROLL items, each N elements of the first half of a head and their
 // partners in the second half, all loaded before the first is stored. The table of cosines and sines stays in
-// L2. `interleaved`: the pairs of elements are neighbours instead, 2 * N of them an item. With `cells`, for the largest magnitude of the rows, the `others` items after them are `rest` for each
-// row: N elements behind its heads, which are only read. The first `width` of the `head_width` elements of a
-// head rotate. Floor: the heads in and out once.
+// L2. `interleaved`: the elements of a pair are neighbours, and an item is 2 * N neighbouring elements. With
+// `cells`, for the largest magnitude of the rows, the `others` items after them are `rest` for each row: N
+// elements behind its heads, which are only read. The first `width` of the `head_width` elements of a head
+// rotate. Floor: the heads in and out once.
 template <int N, bool BACK, typename T>
 __device__ __forceinline__ void turn(T *x_blc, const float *table_lk, const u32 *documents_bl, u32 items,
                                      u32 time, u32 heads, u32 width, u32 head_width, u32 stride,

@@ -18,7 +18,7 @@ pub(super) const EVERY_BIAS: FolderOption = FolderOption {
     write: |sizes| vec![("use_bias", json!(sizes.mlp_bias))],
 };
 
-/// Rejects biases: those of the mixture's output head and experts are not supported.
+/// Rejects biases, because the experts and the output head of a mixture have none here.
 pub(super) const BIASES: FolderOption = FolderOption {
     names: &["use_bias"],
     read: |config, _| config.only("use_bias", false).map(|()| Keys::new()),

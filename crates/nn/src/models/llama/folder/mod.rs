@@ -1,7 +1,7 @@
 //! Hugging Face folders of Llama and related models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite.
 //!
-//! Queries, keys and values are rows of one parameter, as are gate and up. Each family is a record of [`families`]; shared options translate settings in both
-//! directions.
+//! Queries, keys and values are rows of one parameter, as are gate and up. Each family is a record of
+//! [`families`]; shared options translate settings in both directions.
 
 mod ernie;
 mod experts;

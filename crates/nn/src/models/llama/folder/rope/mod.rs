@@ -51,8 +51,8 @@ pub(super) fn read_whole(config: &FolderConfig, family: &FolderFamily) -> Result
     }
 }
 
-/// Reads frequencies for all layers. With "dynamic" and `alpha`, as in Hunyuan, the base is θ · alpha^(d/(d − 2))
-/// for heads of d columns, and other settings have no effect.
+/// Reads frequencies for all layers. With "dynamic" and `alpha`, as in Hunyuan, the base is
+/// θ · alpha^(d/(d − 2)) for heads of d columns, and other settings have no effect.
 pub(super) fn read_alpha(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
     let settings = dialects::flat(config)?;
     let alpha = settings.number("alpha")?.filter(|alpha| *alpha != 0.0);
