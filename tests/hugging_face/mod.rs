@@ -8,6 +8,7 @@ mod head;
 mod preference;
 mod resized;
 mod resnet;
+mod stored_types;
 mod transformers;
 
 use std::collections::BTreeMap;

@@ -109,6 +109,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
                 model,
                 shape: &shape,
                 dtype: options.dtype.unwrap_or(DType::F32),
+                other_dtypes: BTreeMap::new(),
                 config: None,
                 files,
                 contents,
@@ -119,7 +120,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
             &config,
             model.clone(),
             beside,
-            [options.dtype, stored.dtype],
+            (options.dtype, stored.dtypes),
             options.most_bytes,
             &shape,
         ),
@@ -153,7 +154,7 @@ fn model_export<'a>(
     config: &RunConfig,
     mut model: HuggingFaceModel,
     beside: Beside,
-    [chosen, stored]: [Option<DType>; 2],
+    (chosen, stored): (Option<DType>, BTreeMap<String, DType>),
     most_bytes: Option<u64>,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
@@ -164,14 +165,20 @@ fn model_export<'a>(
     let origin = Origin::from_config(config).map(|origin| origin.with_sizes_of(&model));
     let Beside { files, contents } = beside.with_text_tokens(&tokens);
     let named = || origin.as_ref().and_then(Origin::dtype);
-    let dtype = chosen.or(stored).or_else(named).unwrap_or(DType::F32);
-    // A folder may store another dtype than its configuration names; it is kept.
-    let is_as_stored = chosen.is_none() && stored.is_some();
+    // A folder may store other dtypes than its configuration names; they are kept.
+    let is_as_stored = chosen.is_none() && !stored.is_empty();
+    let common = stored.values().next().filter(|first| stored.values().all(|dtype| dtype == *first));
+    let dtype = chosen.or(common.copied()).or_else(named).unwrap_or(DType::F32);
+    let other_dtypes = match is_as_stored {
+        true => stored.into_iter().filter(|(_, own)| *own != dtype).collect(),
+        false => BTreeMap::new(),
+    };
     Export {
         kind: FolderKind::Model,
         model,
         shape,
         dtype,
+        other_dtypes,
         config: origin.as_ref().map(|origin| match is_as_stored {
             true => origin.text.clone(),
             false => origin.config_text(dtype),
@@ -198,19 +205,18 @@ fn text_tokens(config: &RunConfig) -> Vec<(&'static str, Value)> {
 /// Tensors in the exported folder, or in the folder that a run came from.
 struct Stored {
     names: BTreeSet<String>,
-    /// Common dtype of all tensors, if a folder is exported unchanged.
-    dtype: Option<DType>,
+    /// Floating-point dtypes of the tensors by name, if a folder is exported unchanged.
+    dtypes: BTreeMap<String, DType>,
 }
 
 impl Stored {
     fn from_model(trained: &Trained) -> Self {
         let folder = trained.folders().into_iter().find_map(|folder| Folder::open(folder).ok());
-        let Some(folder) = folder else { return Stored { names: BTreeSet::new(), dtype: None } };
-        let floats = folder.tensors().values().map(|tensor| tensor.dtype()).filter(|dtype| dtype.is_float());
-        let dtypes: BTreeSet<_> = floats.map(type_name).collect();
+        let Some(folder) = folder else { return Stored { names: BTreeSet::new(), dtypes: BTreeMap::new() } };
         let is_itself = !trained.is_run() && trained.config.lora.from.is_none();
-        let dtype = FLOATS.into_iter().find(|dtype| is_itself && dtypes.iter().eq([&type_name(*dtype)]));
-        Stored { names: folder.tensors().keys().cloned().collect(), dtype }
+        let dtypes = folder.tensors().iter().map(|(name, tensor)| (name.clone(), tensor.dtype()));
+        let dtypes = dtypes.filter(|(_, dtype)| is_itself && dtype.is_float()).collect();
+        Stored { names: folder.tensors().keys().cloned().collect(), dtypes }
     }
 
     /// Adds tensors that the folder stores as duplicates.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,8 @@ pub struct Export<'a> {
     pub shape: &'a dyn Fn(&str) -> Option<Shape>,
     /// Type of the written elements: f32, f16 or bf16.
     pub dtype: DType,
+    /// Types of the tensors that keep another type than `dtype`, by name.
+    pub other_dtypes: BTreeMap<String, DType>,
     /// Text of the configuration, if the model was read with one; otherwise it is generated.
     pub config: Option<String>,
     /// Files to copy into the folder, for example of a tokenizer.
@@ -63,6 +65,18 @@ pub struct Export<'a> {
     /// Maximum bytes of tensors in one file; only a single larger tensor may exceed it. Larger models are
     /// split over several files with an index.
     pub most_bytes: u64,
+}
+
+impl Export<'_> {
+    /// Returns the type of a tensor's elements.
+    fn dtype(&self, tensor: &FolderTensor) -> DType {
+        self.other_dtypes.get(&tensor.name).copied().unwrap_or(self.dtype)
+    }
+
+    /// Returns the bytes of a tensor's elements.
+    fn bytes(&self, tensor: &FolderTensor) -> usize {
+        elements(tensor) * self.dtype(tensor).bytes()
+    }
 }
 
 /// Writes the folder `path`, which must not exist. The folder appears under this name once it is complete.
@@ -125,8 +139,10 @@ fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()>
         write_tensors(&path.join(&name), tensors, export, load)?;
         files.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
     }
-    let elements: usize = export.model.tensors.iter().map(elements).sum();
-    let metadata = json!({ "total_parameters": elements, "total_size": elements * export.dtype.bytes() });
+    let tensors = || export.model.tensors.iter();
+    let parameters: usize = tensors().map(elements).sum();
+    let bytes: usize = tensors().map(|tensor| export.bytes(tensor)).sum();
+    let metadata = json!({ "total_parameters": parameters, "total_size": bytes });
     let index = path.join(INDEX);
     let written = fs::write(&index, pretty(json!({ "metadata": metadata, "weight_map": files })));
     Ok(written.context(&index, "write it")?)
@@ -136,7 +152,7 @@ fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()>
 fn shards<'a>(export: &'a Export<'_>) -> Vec<Vec<&'a FolderTensor>> {
     let (mut shards, mut bytes): (Vec<Vec<&FolderTensor>>, u64) = (Vec::new(), 0);
     for tensor in &export.model.tensors {
-        let own = (elements(tensor) * export.dtype.bytes()) as u64;
+        let own = export.bytes(tensor) as u64;
         match shards.last_mut().filter(|_| bytes.saturating_add(own) <= export.most_bytes) {
             Some(shard) => shard.push(tensor),
             None => {
@@ -195,7 +211,7 @@ struct LazyTensor<'a> {
 
 impl View for LazyTensor<'_> {
     fn dtype(&self) -> Dtype {
-        match self.export.dtype {
+        match self.export.dtype(self.tensor) {
             _ if self.tensor.counter => Dtype::I64,
             DType::Bf16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
@@ -225,7 +241,7 @@ impl View for LazyTensor<'_> {
     fn data_len(&self) -> usize {
         match self.tensor.counter {
             true => size_of::<i64>(),
-            false => elements(self.tensor) * self.export.dtype.bytes(),
+            false => self.export.bytes(self.tensor),
         }
     }
 }
@@ -238,7 +254,7 @@ impl LazyTensor<'_> {
         }
         let whole = self.read(DType::F32)?;
         let mut bytes = Vec::with_capacity(self.data_len());
-        dispatch!(self.export.dtype, T => {
+        dispatch!(self.export.dtype(self.tensor), T => {
             let mut rounded = Vec::new();
             self.each_piece(&whole.read::<f32>()?, &mut |values| {
                 rounded.resize(values.len(), <T as Float>::from_f32(0.0));

@@ -35,6 +35,7 @@ fn export(from: &Path, to: &Path, dtype: DType) {
         model: folder,
         shape: &|name| shapes.get(name).copied(),
         dtype,
+        other_dtypes: BTreeMap::new(),
         config: None,
         files: Vec::new(),
         contents: Vec::new(),

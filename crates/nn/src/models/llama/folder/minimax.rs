@@ -1,5 +1,7 @@
 //! Settings of MiniMax-M2: the rotated part of heads, and the types of attention of its layers.
 
+use system::quoted::shortened;
+
 use super::family::{FolderOption, Keys};
 use super::rope;
 use crate::models::llama::sizes::LlamaSizes;
@@ -33,11 +35,20 @@ pub(super) const ROTARY_DIM: FolderOption = FolderOption {
     write: rope::write_flat,
 };
 
-/// Rejects layers with linear attention, and a model without norms of queries and keys.
+/// Rejects layers with linear attention, shared experts, and a model without norms of queries and keys or
+/// without corrections of experts.
 pub(super) const ATTENTION_TYPES: FolderOption = FolderOption {
-    names: &["attn_type_list", "use_qk_norm"],
+    names: &["attn_type_list", "use_qk_norm", "qk_norm_type", "use_routing_bias", "shared_intermediate_size"],
     read: |config, _| {
         config.only("use_qk_norm", true)?;
+        config.only("use_routing_bias", true)?;
+        if let Some(kind) = config.text("qk_norm_type")?.filter(|kind| *kind != "per_layer") {
+            let kind = shortened(kind);
+            return Err(format!("qk_norm_type = \"{kind}\" is not supported; supported: \"per_layer\""));
+        }
+        if let Some(width) = config.whole("shared_intermediate_size")?.filter(|width| *width > 0) {
+            return Err(format!("shared_intermediate_size = {width} is not supported; supported: 0"));
+        }
         let types = config.counts("attn_type_list")?.unwrap_or_default();
         match types.iter().find(|kind| **kind != 1) {
             Some(kind) => Err(format!("attn_type_list has {kind}, which is not supported; supported: 1")),
