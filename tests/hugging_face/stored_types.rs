@@ -27,13 +27,13 @@ fn each_tensor_keeps_its_type() {
             false => (tensor.dtype(), tensor.data().to_vec()),
         }
     };
-    let all: Vec<(String, Vec<usize>, (Dtype, Vec<u8>))> = tensors
+    let all: Vec<(Dtype, Vec<u8>)> = tensors.iter().map(|(name, tensor)| stored(name, &tensor)).collect();
+    let views: Vec<_> = tensors
         .iter()
-        .map(|(name, tensor)| (name.to_owned(), tensor.shape().to_vec(), stored(name, &tensor)))
-        .collect();
-    let views: Vec<_> = all
-        .iter()
-        .map(|(name, shape, (dtype, data))| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()))
+        .zip(&all)
+        .map(|((name, tensor), (dtype, data))| {
+            (name.to_owned(), TensorView::new(*dtype, tensor.shape().to_vec(), data).unwrap())
+        })
         .collect();
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     serialize_to_file(views, Some(metadata), &from.join("model.safetensors")).unwrap();

@@ -78,7 +78,7 @@ fn written(sizes: &LlamaSizes) -> Settings {
     let mut layers = (0..sizes.layers).filter(|layer| sizes.has_experts(*layer));
     let first = layers.next().unwrap_or(sizes.layers);
     let second = layers.next();
-    let last = layers.last().or(second).unwrap_or(first);
+    let last = layers.next_back().or(second).unwrap_or(first);
     // A single layer is the whole range.
     let interval = second.map_or(1, |second| second - first);
     let shared = sizes.shared_expert_width / sizes.expert_width.max(1);
