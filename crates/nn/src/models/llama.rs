@@ -1,6 +1,7 @@
 //! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, which differ in options of
 //! their layers.
 
+mod canonical;
 pub(crate) mod folder;
 mod latents;
 mod mixers;

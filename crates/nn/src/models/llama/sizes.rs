@@ -429,48 +429,6 @@ fn derived_feed_forward(raw: &RawValues) -> keys::Result<u64> {
 }
 
 /// Returns `None` for 0.
-fn some(number: f64) -> Option<f32> {
+pub(super) fn some(number: f64) -> Option<f32> {
     (number > 0.0).then_some(number as f32)
-}
-
-impl LlamaSizes {
-    /// Returns a model that computes the same, with the scaling by width in the factors of scores.
-    pub(super) fn in_scales(&self) -> Self {
-        let scaling = self.scaling_by_width();
-        let scale = scaling.attention_scale(some(self.attention_scale), self.head_width);
-        let attention_scale = match scaling.is_none() {
-            true => self.attention_scale,
-            false => scale.map_or(self.attention_scale, f64::from),
-        };
-        let logit_scale = self.logit_scale * scaling.scores();
-        LlamaSizes { attention_scale, logit_scale, base_width: 0, base_head_width: 0, ..self.clone() }
-    }
-
-    /// Returns the same model with each option in one normal form: lists have an entry per layer, and keys
-    /// without effect have their defaults.
-    pub(super) fn canonical(&self) -> Self {
-        let mut sizes = self.in_scales();
-        let windowed = (0..self.layers).any(|layer| self.is_windowed(layer));
-        sizes.window = if windowed { self.window } else { 0 };
-        sizes.layer_types = (0..self.layers).map(|layer| self.mixer(layer).name().to_owned()).collect();
-        sizes.rope_layers = (0..self.layers).map(|layer| usize::from(self.rotates(layer))).collect();
-        sizes.rope_width = self.rotated();
-        self.spell_experts(&mut sizes);
-        if sizes.attention_scale == 0.0 {
-            sizes.attention_scale = 1.0 / (self.head_width as f64).sqrt();
-        }
-        if !windowed || !self.windows_differ() {
-            (sizes.window_rope_theta, sizes.window_rope_scaled) = (self.rope_theta, true);
-        }
-        if !self.qk_norm {
-            (sizes.qk_norm_span, sizes.qk_norm_last) = (QkNormSpan::Head, false);
-        }
-        if matches!(self.rope_scaling, RopeScaling::None | RopeScaling::Linear) {
-            (sizes.rope_low_turns, sizes.rope_high_turns, sizes.rope_original_context) = (1.0, 4.0, 8192);
-        }
-        if self.rope_scaling == RopeScaling::None {
-            sizes.rope_factor = 8.0;
-        }
-        sizes
-    }
 }
