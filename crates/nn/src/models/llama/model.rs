@@ -26,7 +26,7 @@ impl Llama {
             let block = |index| {
                 let positions = match sizes.attends(index) {
                     true => tables.positions(parameters.device(), sizes, index)?,
-                    false => RotaryPositions { table: None, still: None },
+                    false => RotaryPositions { table: None, still: None, interleaved: false },
                 };
                 LlamaBlock::new(parameters, index, sizes.block(index), positions, inits)
             };
