@@ -1,5 +1,5 @@
-// Causal depthwise convolutions of sequences: y[t] = f(bias + sum over taps of weight[tap] * x[t - width + 1 +
-// tap]), where f is the identity or SiLU. Inputs before a token's document are 0.
+// Causal depthwise convolutions of sequences: y[t] = f(bias + sum over taps of weight[tap] * x[t - width + 1
+// + tap]), where f is the identity or SiLU. Inputs before a token's document are 0.
 //
 // Shapes: x_blc, dy_blc and theirs; weight_ck, where k is the width of at most TAPS; bias_c; documents_bl;
 // state[slot][k - 1][c], the oldest input first. Letters as in CONTRIBUTING.md.
@@ -11,8 +11,8 @@
 
 // A thread has N channels of a run of rows. Rows of all sequences are numbered together; `reach` keeps a row
 // from reading another document. Inputs stay in registers, so each is read once per run and width - 1 rows
-// before it. Launch: THREADS threads, a thread for N channels of a run; neighbours have neighbouring channels.
-// Floor: x in and y out once; backward: dy and x in, dx out.
+// before it. Launch: THREADS threads, a thread for N channels of a run; neighbours have neighbouring
+// channels. Floor: x in and y out once; backward: dy and x in, dx out.
 
 // Weights by lag: at[0] belongs to the row itself, at[1] to the row before it.
 template <int N> struct Taps {

@@ -104,31 +104,32 @@ __device__ __forceinline__ void speed_sums(const float *ddecay_tc, const T *a_tc
 }
 
 #define SIZES u32 rows, u32 decays, u32 heads
-#define FOR_TYPE(NAME, T)                                                                                    \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        forward_##NAME(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ log_speed,    \
-                       const T *__restrict__ bias, float *__restrict__ decay, float *__restrict__ rate, SIZES, \
-                       float factor) {                                                                       \
-        forward(a, b, log_speed, bias, decay, rate, rows, decays, heads, factor);                            \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        backward_##NAME(const float *__restrict__ ddecay, const float *__restrict__ drate,                   \
-                        const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ log_speed,   \
-                        const T *__restrict__ bias, T *__restrict__ da, T *__restrict__ db, SIZES,           \
-                        float factor) {                                                                      \
-        backward(ddecay, drate, a, b, log_speed, bias, da, db, rows, decays, heads, factor);                 \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        bias_sums_##NAME(const float *__restrict__ ddecay, const T *__restrict__ a,                          \
-                         const T *__restrict__ log_speed, const T *__restrict__ bias, void *out, SIZES,      \
-                         u32 accumulate, u32 is_single) {                                                    \
-        bias_sums(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);              \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        speed_sums_##NAME(const float *__restrict__ ddecay, const T *__restrict__ a,                         \
-                          const T *__restrict__ log_speed, const T *__restrict__ bias, void *out, SIZES,     \
-                          u32 accumulate, u32 is_single) {                                                   \
-        speed_sums(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);             \
+#define FOR_TYPE(NAME, T)                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        forward_##NAME(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ log_speed,  \
+                       const T *__restrict__ bias, float *__restrict__ decay, float *__restrict__ rate,    \
+                       SIZES,                                                                              \
+                       float factor) {                                                                     \
+        forward(a, b, log_speed, bias, decay, rate, rows, decays, heads, factor);                          \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        backward_##NAME(const float *__restrict__ ddecay, const float *__restrict__ drate,                 \
+                        const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ log_speed, \
+                        const T *__restrict__ bias, T *__restrict__ da, T *__restrict__ db, SIZES,         \
+                        float factor) {                                                                    \
+        backward(ddecay, drate, a, b, log_speed, bias, da, db, rows, decays, heads, factor);               \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        bias_sums_##NAME(const float *__restrict__ ddecay, const T *__restrict__ a,                        \
+                         const T *__restrict__ log_speed, const T *__restrict__ bias, void *out, SIZES,    \
+                         u32 accumulate, u32 is_single) {                                                  \
+        bias_sums(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);            \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        speed_sums_##NAME(const float *__restrict__ ddecay, const T *__restrict__ a,                       \
+                          const T *__restrict__ log_speed, const T *__restrict__ bias, void *out, SIZES,   \
+                          u32 accumulate, u32 is_single) {                                                 \
+        speed_sums(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);           \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -1,8 +1,8 @@
 // The gated delta rule, forward: five kernels over all chunks, of which only `states` follows their order.
 //
-// Launch: THREADS threads; `normalise` has a warp a row, `states` a block for STRIP columns of a head's state,
-// the others a block for each chunk, head and sequence. Floor: f32 arrays of the workspace in and out, and
-// 3 * width * values multiplications a token and head.
+// Launch: THREADS threads; `normalise` has a warp a row, `states` a block for STRIP columns of a head's
+// state, the others a block for each chunk, head and sequence. Floor: f32 arrays of the workspace in and
+// out, and 3 * width * values multiplications a token and head.
 #include "gated_delta_rule.cuh"
 
 // Normalised queries, over the root of their width, and keys.
@@ -83,7 +83,8 @@ __device__ __forceinline__ void solve(const T *qkv_blc, const float *keys, const
     }
 }
 
-// States before the chunks, one after another, and the corrections that they bring. A block has STRIP columns.
+// States before the chunks, one after another, and the corrections that they bring. A block has STRIP
+// columns.
 KERNEL __launch_bounds__(THREADS)
     states(const float *__restrict__ keys, const float *__restrict__ sums, const float *__restrict__ rate,
            const float *__restrict__ weights, float *__restrict__ x, float *__restrict__ states,
@@ -187,11 +188,12 @@ __device__ __forceinline__ void outputs(const float *queries, const float *keys,
     }
 }
 
-// The next token of each sequence: grid [value heads, rows]; a thread has columns of the state. Rows beyond the
-// slots give 0, and a row at position 0 begins with an empty state.
+// The next token of each sequence: grid [value heads, rows]; a thread has columns of the state. Rows beyond
+// the slots give 0, and a row at position 0 begins with an empty state.
 template <typename T>
 __device__ __forceinline__ void step(const T *qkv_blc, const float *decay, const float *rate, float *states,
-                                     const u32 *positions, T *out_blc, Sizes sizes, float epsilon, u32 slots) {
+                                     const u32 *positions, T *out_blc, Sizes sizes, float epsilon,
+                                     u32 slots) {
     const u32 head = blockIdx.x, row = blockIdx.y, width = sizes.width, values = sizes.values;
     T *out = out_blc + (u64(row) * sizes.value + head) * values;
     if (row >= slots) {
@@ -230,30 +232,33 @@ __device__ __forceinline__ void step(const T *qkv_blc, const float *decay, const
     }
 }
 
-#define FOR_TYPE(NAME, T)                                                                                     \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        normalise_##NAME(const T *__restrict__ qkv, float *__restrict__ queries, float *__restrict__ keys,    \
-                         SIZES, float epsilon, u32 count) {                                                   \
-        normalise(qkv, queries, keys, SIZES_OF, epsilon, count);                                              \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        solve_##NAME(const T *__restrict__ qkv, const float *__restrict__ keys, const float *__restrict__ sums, \
-                     const float *__restrict__ rate, float *__restrict__ x, float *__restrict__ weights,      \
-                     const u32 *__restrict__ documents, SIZES) {                                              \
-        solve(qkv, keys, sums, rate, x, weights, documents, SIZES_OF);                                        \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        outputs_##NAME(const float *__restrict__ queries, const float *__restrict__ keys,                     \
-                       const float *__restrict__ sums, const float *__restrict__ rate,                        \
-                       const float *__restrict__ x, const float *__restrict__ states, T *__restrict__ out,    \
-                       const u32 *__restrict__ documents, SIZES) {                                            \
-        outputs(queries, keys, sums, rate, x, states, out, documents, SIZES_OF);                              \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        step_##NAME(const T *__restrict__ qkv, const float *__restrict__ decay, const float *__restrict__ rate, \
-                    float *__restrict__ states, const u32 *__restrict__ positions, T *__restrict__ out, SIZES, \
-                    float epsilon, u32 slots) {                                                               \
-        step(qkv, decay, rate, states, positions, out, SIZES_OF, epsilon, slots);                             \
+#define FOR_TYPE(NAME, T)                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        normalise_##NAME(const T *__restrict__ qkv, float *__restrict__ queries, float *__restrict__ keys, \
+                         SIZES, float epsilon, u32 count) {                                                \
+        normalise(qkv, queries, keys, SIZES_OF, epsilon, count);                                           \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        solve_##NAME(const T *__restrict__ qkv, const float *__restrict__ keys,                            \
+                     const float *__restrict__ sums,                                                       \
+                     const float *__restrict__ rate, float *__restrict__ x, float *__restrict__ weights,   \
+                     const u32 *__restrict__ documents, SIZES) {                                           \
+        solve(qkv, keys, sums, rate, x, weights, documents, SIZES_OF);                                     \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        outputs_##NAME(const float *__restrict__ queries, const float *__restrict__ keys,                  \
+                       const float *__restrict__ sums, const float *__restrict__ rate,                     \
+                       const float *__restrict__ x, const float *__restrict__ states, T *__restrict__ out, \
+                       const u32 *__restrict__ documents, SIZES) {                                         \
+        outputs(queries, keys, sums, rate, x, states, out, documents, SIZES_OF);                           \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        step_##NAME(const T *__restrict__ qkv, const float *__restrict__ decay,                            \
+                    const float *__restrict__ rate,                                                        \
+                    float *__restrict__ states, const u32 *__restrict__ positions, T *__restrict__ out,    \
+                    SIZES,                                                                                 \
+                    float epsilon, u32 slots) {                                                            \
+        step(qkv, decay, rate, states, positions, out, SIZES_OF, epsilon, slots);                          \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

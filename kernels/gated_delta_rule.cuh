@@ -1,9 +1,9 @@
 // The gated delta rule: sizes, masks and products of tiles that its kernels share.
 //
 // A chunk has CHUNK tokens. Arrays of the workspace are f32 and ordered by sequence, head and token:
-// normalised queries and keys of every key head, and for every value head sums of the decays' logarithms since
-// the chunk's beginning, corrections x, their weights (x = x0 - weights * state), and the states before the
-// chunks, [width, values] each. Sums run in the order of tokens and columns, so bits repeat.
+// normalised queries and keys of every key head, and for every value head sums of the decays' logarithms
+// since the chunk's beginning, corrections x, their weights (x = x0 - weights * state), and the states
+// before the chunks, [width, values] each. Sums run in the order of tokens and columns, so bits repeat.
 //
 // Shapes: qkv_blc, dy_blc; tiles are named for their rows and columns, t and s tokens. Letters as in
 // CONTRIBUTING.md.
@@ -80,9 +80,9 @@ struct Slabs {
     float a[DEPTH][CHUNK + 4], b[DEPTH][CHUNK + 4];
 };
 
-// sum[i][j] += the sum over d < depth of a(row + i, d) * b(d, column + j), for a tile of CHUNK rows and 16 * NC
-// columns; a thread has 4 rows and NC columns. A_ROWS and B_COLUMNS: neighbouring threads load neighbouring
-// rows of a, and columns of b, instead of neighbouring d.
+// sum[i][j] += the sum over d < depth of a(row + i, d) * b(d, column + j), for a tile of CHUNK rows and 16
+// * NC columns; a thread has 4 rows and NC columns. A_ROWS and B_COLUMNS: neighbouring threads load
+// neighbouring rows of a, and columns of b, instead of neighbouring d.
 template <int NC, bool A_ROWS, bool B_COLUMNS, typename A, typename B>
 __device__ __forceinline__ void multiply(float (&sum)[4][NC], u32 depth, A a, B b, Slabs &slabs) {
     const u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * NC;
@@ -93,7 +93,8 @@ __device__ __forceinline__ void multiply(float (&sum)[4][NC], u32 depth, A a, B 
             slabs.a[d][r] = first + d < depth ? a(r, first + d) : 0.0f;
         }
         for (u32 at = threadIdx.x; at < DEPTH * 16 * NC; at += THREADS) {
-            const u32 c = B_COLUMNS ? at % (16 * NC) : at / DEPTH, d = B_COLUMNS ? at / (16 * NC) : at % DEPTH;
+            const u32 c = B_COLUMNS ? at % (16 * NC) : at / DEPTH;
+            const u32 d = B_COLUMNS ? at / (16 * NC) : at % DEPTH;
             slabs.b[d][c] = first + d < depth ? b(first + d, c) : 0.0f;
         }
         __syncthreads();

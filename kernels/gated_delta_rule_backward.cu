@@ -1,9 +1,9 @@
-// The gated delta rule, backward. The kernels of the forward pass compute states and corrections again; then
-// `local` gives the corrections' gradients within chunks, `state_gradients` follows the chunks from the last to
-// the first, and the others complete each chunk.
+// The gated delta rule, backward. The kernels of the forward pass compute states and corrections again;
+// then `local` gives the corrections' gradients within chunks, `state_gradients` follows the chunks from
+// the last to the first, and the others complete each chunk.
 //
-// Launch: as in the forward pass; `gradients` has a block for each chunk, key head and sequence, whose value
-// heads it adds in order. Floor: about three times the forward pass.
+// Launch: as in the forward pass; `gradients` has a block for each chunk, key head and sequence, whose
+// value heads it adds in order. Floor: about three times the forward pass.
 #include "gated_delta_rule.cuh"
 
 // Gradients of rate * x of a chunk from its own outputs: du[s] = the sum over t >= s of pair[t][s] * dy[t].
@@ -170,8 +170,8 @@ __device__ __forceinline__ void corrections(const float *keys, const float *sums
     }
 }
 
-// Adds products of pairs with rows of keys or queries, each channel with its decay. EARLIER: sum[s] += the sum
-// over t >= s of pair[t][s] * row[t]; otherwise sum[t] += the sum over s <= t of pair[t][s] * row[s].
+// Adds products of pairs with rows of keys or queries, each channel with its decay. EARLIER: sum[s] += the
+// sum over t >= s of pair[t][s] * row[t]; otherwise sum[t] += the sum over s <= t of pair[t][s] * row[s].
 template <bool EARLIER>
 __device__ __forceinline__ void add_decayed(float (&sum)[4][4], const Chunk &own, const float *pairs_ts,
                                             const float *rows, const float *sums, u32 left) {
@@ -377,41 +377,44 @@ __device__ __forceinline__ void gradients(const T *qkv_blc, const float *queries
     }
 }
 
-#define FOR_TYPE(NAME, T)                                                                                      \
-    KERNEL __launch_bounds__(THREADS)                                                                          \
-        local_##NAME(const float *__restrict__ queries, const float *__restrict__ keys,                        \
-                     const float *__restrict__ sums, const T *__restrict__ dy, float *__restrict__ du,         \
-                     const u32 *__restrict__ documents, SIZES) {                                               \
-        local(queries, keys, sums, dy, du, documents, SIZES_OF);                                               \
-    }                                                                                                          \
-    KERNEL __launch_bounds__(THREADS)                                                                          \
-        state_gradients_##NAME(const float *__restrict__ queries, const float *__restrict__ keys,              \
-                               const float *__restrict__ sums, const float *__restrict__ rate,                 \
-                               const float *__restrict__ weights, const T *__restrict__ dy,                    \
-                               float *__restrict__ du, float *__restrict__ dstates,                            \
-                               const float *__restrict__ dlast, float *__restrict__ dfirst,                    \
-                               const u32 *__restrict__ documents, SIZES) {                                     \
-        state_gradients(queries, keys, sums, rate, weights, dy, du, dstates, dlast, dfirst, documents,         \
-                        SIZES_OF);                                                                             \
-    }                                                                                                          \
-    KERNEL __launch_bounds__(THREADS)                                                                          \
-        corrections_##NAME(const float *__restrict__ keys, const float *__restrict__ sums,                     \
-                           const float *__restrict__ rate, const float *__restrict__ x, float *__restrict__ du, \
-                           T *__restrict__ dqkv, float *__restrict__ drate,                                    \
-                           const u32 *__restrict__ documents, SIZES) {                                         \
-        corrections(keys, sums, rate, x, du, dqkv, drate, documents, SIZES_OF);                                \
-    }                                                                                                          \
-    KERNEL __launch_bounds__(THREADS)                                                                          \
-        gradients_##NAME(const T *__restrict__ qkv, const float *__restrict__ queries,                         \
-                         const float *__restrict__ keys, const float *__restrict__ sums,                       \
-                         const float *__restrict__ rate, const float *__restrict__ x,                          \
-                         const float *__restrict__ states, const float *__restrict__ dstates,                  \
-                         const float *__restrict__ dx, const T *__restrict__ dy, float *__restrict__ terms,    \
-                         float *__restrict__ dqueries, float *__restrict__ dkeys, T *__restrict__ dqkv,        \
-                         float *__restrict__ ddecay, const u32 *__restrict__ documents, SIZES,                 \
-                         float epsilon) {                                                                      \
-        gradients(qkv, queries, keys, sums, rate, x, states, dstates, dx, dy, terms, dqueries, dkeys, dqkv,    \
-                  ddecay, documents, SIZES_OF, epsilon);                                                       \
+#define FOR_TYPE(NAME, T)                                                                               \
+    KERNEL __launch_bounds__(THREADS)                                                                   \
+        local_##NAME(const float *__restrict__ queries, const float *__restrict__ keys,                 \
+                     const float *__restrict__ sums, const T *__restrict__ dy, float *__restrict__ du,  \
+                     const u32 *__restrict__ documents, SIZES) {                                        \
+        local(queries, keys, sums, dy, du, documents, SIZES_OF);                                        \
+    }                                                                                                   \
+    KERNEL __launch_bounds__(THREADS)                                                                   \
+        state_gradients_##NAME(const float *__restrict__ queries, const float *__restrict__ keys,       \
+                               const float *__restrict__ sums, const float *__restrict__ rate,          \
+                               const float *__restrict__ weights, const T *__restrict__ dy,             \
+                               float *__restrict__ du, float *__restrict__ dstates,                     \
+                               const float *__restrict__ dlast, float *__restrict__ dfirst,             \
+                               const u32 *__restrict__ documents, SIZES) {                              \
+        state_gradients(queries, keys, sums, rate, weights, dy, du, dstates, dlast, dfirst, documents,  \
+                        SIZES_OF);                                                                      \
+    }                                                                                                   \
+    KERNEL __launch_bounds__(THREADS)                                                                   \
+        corrections_##NAME(const float *__restrict__ keys, const float *__restrict__ sums,              \
+                           const float *__restrict__ rate, const float *__restrict__ x,                 \
+                           float *__restrict__ du,                                                      \
+                           T *__restrict__ dqkv, float *__restrict__ drate,                             \
+                           const u32 *__restrict__ documents, SIZES) {                                  \
+        corrections(keys, sums, rate, x, du, dqkv, drate, documents, SIZES_OF);                         \
+    }                                                                                                   \
+    KERNEL __launch_bounds__(THREADS)                                                                   \
+        gradients_##NAME(const T *__restrict__ qkv, const float *__restrict__ queries,                  \
+                         const float *__restrict__ keys, const float *__restrict__ sums,                \
+                         const float *__restrict__ rate, const float *__restrict__ x,                   \
+                         const float *__restrict__ states, const float *__restrict__ dstates,           \
+                         const float *__restrict__ dx, const T *__restrict__ dy,                        \
+                         float *__restrict__ terms,                                                     \
+                         float *__restrict__ dqueries, float *__restrict__ dkeys, T *__restrict__ dqkv, \
+                         float *__restrict__ ddecay, const u32 *__restrict__ documents, SIZES,          \
+                         float epsilon) {                                                               \
+        gradients(qkv, queries, keys, sums, rate, x, states, dstates, dx, dy, terms, dqueries, dkeys,   \
+                  dqkv,                                                                                 \
+                  ddecay, documents, SIZES_OF, epsilon);                                                \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -69,18 +69,18 @@ __device__ __forceinline__ void backward(const T *dy_tk, const T *x_tk, const T 
     }
 }
 
-#define FOR_TYPE(NAME, T)                                                                                 \
-    KERNEL __launch_bounds__(THREADS)                                                                     \
-        forward_##NAME(const T *__restrict__ x, const T *__restrict__ z, const T *__restrict__ weight,    \
-                       T *__restrict__ y, u32 rows, u32 width, float epsilon, u32 is_silu) {              \
-        forward(x, z, weight, y, rows, width, epsilon, is_silu);                                          \
-    }                                                                                                     \
-    KERNEL __launch_bounds__(THREADS)                                                                     \
-        backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ z,       \
-                        const T *__restrict__ weight, T *__restrict__ dx, T *__restrict__ dz,             \
-                        float *__restrict__ sums, u32 rows, u32 width, u32 rows_per_run, float epsilon,   \
-                        u32 is_silu) {                                                                    \
-        backward(dy, x, z, weight, dx, dz, sums, rows, width, rows_per_run, epsilon, is_silu);            \
+#define FOR_TYPE(NAME, T)                                                                               \
+    KERNEL __launch_bounds__(THREADS)                                                                   \
+        forward_##NAME(const T *__restrict__ x, const T *__restrict__ z, const T *__restrict__ weight,  \
+                       T *__restrict__ y, u32 rows, u32 width, float epsilon, u32 is_silu) {            \
+        forward(x, z, weight, y, rows, width, epsilon, is_silu);                                        \
+    }                                                                                                   \
+    KERNEL __launch_bounds__(THREADS)                                                                   \
+        backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ z,     \
+                        const T *__restrict__ weight, T *__restrict__ dx, T *__restrict__ dz,           \
+                        float *__restrict__ sums, u32 rows, u32 width, u32 rows_per_run, float epsilon, \
+                        u32 is_silu) {                                                                  \
+        backward(dy, x, z, weight, dx, dz, sums, rows, width, rows_per_run, epsilon, is_silu);          \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

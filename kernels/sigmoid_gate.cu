@@ -39,16 +39,16 @@ __device__ __forceinline__ void backward(const T *dy_tc, const T *x_tc, const T 
     }
 }
 
-#define FOR_TYPE(NAME, T)                                                                              \
-    KERNEL __launch_bounds__(THREADS)                                                                  \
-        forward_##NAME(const T *__restrict__ x, const T *__restrict__ z, T *__restrict__ y, u32 rows,  \
-                       u32 columns, u32 of_rows) {                                                     \
-        forward(x, z, y, rows, columns, of_rows);                                                      \
-    }                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                  \
-        backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ z,    \
-                        T *__restrict__ dx, T *__restrict__ dz, u32 rows, u32 columns, u32 of_rows) {  \
-        backward(dy, x, z, dx, dz, rows, columns, of_rows);                                            \
+#define FOR_TYPE(NAME, T)                                                                             \
+    KERNEL __launch_bounds__(THREADS)                                                                 \
+        forward_##NAME(const T *__restrict__ x, const T *__restrict__ z, T *__restrict__ y, u32 rows, \
+                       u32 columns, u32 of_rows) {                                                    \
+        forward(x, z, y, rows, columns, of_rows);                                                     \
+    }                                                                                                 \
+    KERNEL __launch_bounds__(THREADS)                                                                 \
+        backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ z,   \
+                        T *__restrict__ dx, T *__restrict__ dz, u32 rows, u32 columns, u32 of_rows) { \
+        backward(dy, x, z, dx, dz, rows, columns, of_rows);                                           \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -1,10 +1,10 @@
 // Scans of selective state spaces (Dao and Gu, Mamba-2, 2024) in chunks of CHUNK tokens. A head of `width`
-// columns has a state of `states` rows: s[t] = exp(dt * A) * s[t - 1] + dt * outer(B, x), and y = C . s + D * x,
-// where dt = softplus(raw + bias) within limits, and A = -exp(a_log). Heads of a group share B and C. A state
-// does not pass from one document to the next.
+// columns has a state of `states` rows: s[t] = exp(dt * A) * s[t - 1] + dt * outer(B, x), and y = C . s +
+// D * x, where dt = softplus(raw + bias) within limits, and A = -exp(a_log). Heads of a group share B and C.
+// A state does not pass from one document to the next.
 //
-// Within a chunk, outputs are sums over pairs of its tokens, and over the state that enters it. These states are
-// computed from the sums of single chunks in the order of chunks. All arithmetic is in f32.
+// Within a chunk, outputs are sums over pairs of its tokens, and over the state that enters it. These states
+// are computed from the sums of single chunks in the order of chunks. All arithmetic is in f32.
 //
 // Shapes: xbc_blc with the columns of x, B and C; dt_blh; a_log_h, d_h, bias_h; y_blc with x's columns;
 // documents_bl. entering[b][chunk][h][n][k] and leaving alike, where n is a row of the state. Letters as in
@@ -92,8 +92,9 @@ template <typename A, typename B> __device__ __forceinline__ float dot(const A *
 // BACK, the sum of gradients of outputs in the gradient of the entering state. Launch: THREADS threads, grid
 // [chunks, heads, batch].
 template <bool BACK, typename T>
-__device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *dt, const T *a_log, const T *bias,
-                                           const u32 *documents, float *sums, float *kept, const Scan &scan) {
+__device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *dt, const T *a_log,
+                                           const T *bias, const u32 *documents, float *sums, float *kept,
+                                           const Scan &scan) {
     CHUNK_OF(T, documents)
     __shared__ float factors[CHUNK];
     if (threadIdx.x < chunk.count) {
@@ -107,8 +108,8 @@ __device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *d
         float sum = 0.0f;
         for (u32 i = 0; i < chunk.count; i++) {
             const float left = to_f32(BACK ? chunk.c(i)[n] : chunk.b(i)[n]);
-            const float right =
-                to_f32(BACK ? dy[(chunk.row + i) * chunk.x_columns + chunk.head * scan.width + k] : chunk.x(i)[k]);
+            const T *gradients = dy + (chunk.row + i) * chunk.x_columns + chunk.head * scan.width;
+            const float right = to_f32(BACK ? gradients[k] : chunk.x(i)[k]);
             sum = fmaf(factors[i] * left, right, sum);
         }
         to[at] = sum;
@@ -120,10 +121,11 @@ __device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *d
 
 // Replaces the sums of chunks by the states that enter them; with BACK, by the gradients of the states that
 // leave them. `state`: null, or the state of each of the first `slots` sequences, which the last chunk's
-// replaces; it is read with `reads`. Launch: a thread for each element of a sequence's states, grid [.., batch].
+// replaces; it is read with `reads`. Launch: a thread for each element of a sequence's states, grid [..,
+// batch].
 template <bool BACK>
-__device__ __forceinline__ void join_chunks(float *sums, const float *kept, float *state, u32 slots, u32 reads,
-                                            u32 heads, u32 elements, u32 chunks) {
+__device__ __forceinline__ void join_chunks(float *sums, const float *kept, float *state, u32 slots,
+                                            u32 reads, u32 heads, u32 elements, u32 chunks) {
     const u32 at = blockIdx.x * THREADS + threadIdx.x;
     if (at >= heads * elements) return;
     const bool has_state = state && blockIdx.y < slots;
@@ -168,7 +170,7 @@ __device__ __forceinline__ void outputs(const T *xbc, const T *dt, const T *a_lo
     }
 }
 
-// Gradients of a chunk, given the state that enters it and the gradient of the one that leaves it. Those of B
+// Gradients of a chunk, from the state that enters it and the gradient of the one that leaves it. Those of B
 // and C of single heads go to `parts`[row][head][B, C]; those of a_log, d and bias to `weights`[chunk][3 *
 // heads]. Launch: THREADS threads, grid [chunks, heads, batch]. A warp computes a token at a time.
 template <typename T>
@@ -219,7 +221,8 @@ __device__ __forceinline__ void gradients(const T *dy, const T *xbc, const T *dt
     }
     float kept = 0.0f;
     if (chunk.sees[chunk.count - 1])
-        for (u32 at = threadIdx.x; at < states * width; at += THREADS) kept = fmaf(state[at], gradient[at], kept);
+        for (u32 at = threadIdx.x; at < states * width; at += THREADS)
+            kept = fmaf(state[at], gradient[at], kept);
     kept = warp_sum(kept);
     if (lane == 0) kept_sum[warp] = kept;
     __syncthreads();
@@ -318,35 +321,36 @@ __device__ __forceinline__ void join_heads(const float *parts, T *dxbc, u32 rows
 
 #define OPERANDS(T) const T *__restrict__ xbc, const T *__restrict__ dt, const T *__restrict__ a_log
 
-#define FOR_TYPE(NAME, T)                                                                                     \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        sums_##NAME(OPERANDS(T), const T *__restrict__ bias, const u32 *__restrict__ documents,               \
-                    float *__restrict__ sums, float *__restrict__ kept, SIZES) {                              \
-        chunk_sums<false, T>(nullptr, xbc, dt, a_log, bias, documents, sums, kept, SCAN);                     \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        sums_back_##NAME(const T *__restrict__ dy, OPERANDS(T), const T *__restrict__ bias,                   \
-                         const u32 *__restrict__ documents, float *__restrict__ sums, SIZES) {                \
-        chunk_sums<true, T>(dy, xbc, dt, a_log, bias, documents, sums, nullptr, SCAN);                        \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        outputs_##NAME(OPERANDS(T), const T *__restrict__ d, const T *__restrict__ bias,                      \
-                       const u32 *__restrict__ documents, const float *__restrict__ entering,                 \
-                       T *__restrict__ y, SIZES) {                                                            \
-        outputs(xbc, dt, a_log, d, bias, documents, entering, y, SCAN);                                       \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        gradients_##NAME(const T *__restrict__ dy, OPERANDS(T), const T *__restrict__ d,                      \
-                         const T *__restrict__ bias, const u32 *__restrict__ documents,                       \
-                         const float *__restrict__ entering, const float *__restrict__ leaving,               \
-                         T *__restrict__ dxbc, T *__restrict__ ddt, float *__restrict__ parts,                \
-                         float *__restrict__ weights, SIZES) {                                                \
-        gradients(dy, xbc, dt, a_log, d, bias, documents, entering, leaving, dxbc, ddt, parts, weights, SCAN); \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(THREADS)                                                                         \
-        heads_##NAME(const float *__restrict__ parts, T *__restrict__ dxbc, u32 rows, u32 heads, u32 groups,  \
-                     u32 width, u32 states) {                                                                 \
-        join_heads(parts, dxbc, rows, heads, groups, width, states);                                          \
+#define FOR_TYPE(NAME, T)                                                                                    \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        sums_##NAME(OPERANDS(T), const T *__restrict__ bias, const u32 *__restrict__ documents,              \
+                    float *__restrict__ sums, float *__restrict__ kept, SIZES) {                             \
+        chunk_sums<false, T>(nullptr, xbc, dt, a_log, bias, documents, sums, kept, SCAN);                    \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        sums_back_##NAME(const T *__restrict__ dy, OPERANDS(T), const T *__restrict__ bias,                  \
+                         const u32 *__restrict__ documents, float *__restrict__ sums, SIZES) {               \
+        chunk_sums<true, T>(dy, xbc, dt, a_log, bias, documents, sums, nullptr, SCAN);                       \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        outputs_##NAME(OPERANDS(T), const T *__restrict__ d, const T *__restrict__ bias,                     \
+                       const u32 *__restrict__ documents, const float *__restrict__ entering,                \
+                       T *__restrict__ y, SIZES) {                                                           \
+        outputs(xbc, dt, a_log, d, bias, documents, entering, y, SCAN);                                      \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        gradients_##NAME(const T *__restrict__ dy, OPERANDS(T), const T *__restrict__ d,                     \
+                         const T *__restrict__ bias, const u32 *__restrict__ documents,                      \
+                         const float *__restrict__ entering, const float *__restrict__ leaving,              \
+                         T *__restrict__ dxbc, T *__restrict__ ddt, float *__restrict__ parts,               \
+                         float *__restrict__ weights, SIZES) {                                               \
+        gradients(dy, xbc, dt, a_log, d, bias, documents, entering, leaving, dxbc, ddt, parts, weights,      \
+                  SCAN);                                                                                     \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        heads_##NAME(const float *__restrict__ parts, T *__restrict__ dxbc, u32 rows, u32 heads, u32 groups, \
+                     u32 width, u32 states) {                                                                \
+        join_heads(parts, dxbc, rows, heads, groups, width, states);                                         \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)
@@ -357,6 +361,7 @@ KERNEL __launch_bounds__(THREADS)
     join_chunks<false>(sums, kept, state, slots, reads, heads, elements, chunks);
 }
 KERNEL __launch_bounds__(THREADS)
-    chunks_back(float *__restrict__ sums, const float *__restrict__ kept, u32 heads, u32 elements, u32 chunks) {
+    chunks_back(float *__restrict__ sums, const float *__restrict__ kept, u32 heads, u32 elements,
+                u32 chunks) {
     join_chunks<true>(sums, kept, nullptr, 0, 0, heads, elements, chunks);
 }

@@ -7,7 +7,17 @@ use crate::common::sizes;
 const WHOLE: &str = "models/qwen2";
 
 /// Models with layers that have a state over the sequence.
-const RECURRENT: &[&str] = &["families/qwen3.5"];
+const RECURRENT: &[&str] = &[
+    "families/falcon-h1",
+    "families/granite4",
+    "families/lfm2",
+    "families/qwen3-next",
+    "families/qwen3.5",
+    "families/qwen3.5-moe",
+];
+
+/// Models with layers of Mamba-2 with one group, which tensor ranks cannot divide.
+const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4"];
 
 pub(super) const GRIDS: &[&[&str]] = &[
     &[],
@@ -39,7 +49,8 @@ const FEW_GRIDS: &[&[&str]] =
 const RECURRENT_GRIDS: &[&[&str]] = &[
     &[],
     &["parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"],
-    &["parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3", "memory.recompute=block"],
+    &["parallel.data=4", "parallel.zero_stage=3", "memory.recompute=block"],
+    &["parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"],
 ];
 const FEW_GRIDS_OF_WHOLE_LAYERS: &[&[&str]] = &[&[], CONTEXT_GRIDS[1]];
 
@@ -49,7 +60,8 @@ pub(super) fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'stat
     let mut all: Vec<(_, &[&[&str]])> = Vec::new();
     for name in MODELS {
         if RECURRENT.contains(name) {
-            all.extend([(*name, &RECURRENT_GRIDS[..2]), (*name, &RECURRENT_GRIDS[2..])]);
+            let divided = if ONE_GROUP.contains(name) { &[][..] } else { &RECURRENT_GRIDS[3..] };
+            all.extend([(*name, &RECURRENT_GRIDS[..3]), (*name, divided)]);
             continue;
         }
         match (is_on_all_grids(name), *name == WHOLE) {

@@ -94,10 +94,29 @@ impl LossScale {
     }
 }
 
-/// Key and value caches in one pass. The n-th attention call uses the n-th cache.
+/// Memory of an operator for sequences, between passes that generate text.
+#[derive(Clone, Debug)]
+pub enum SequenceState {
+    /// Keys and values of attention.
+    Attention(Cache),
+    /// The state of a recurrent operator, one of each sequence.
+    Recurrent(Tensor),
+}
+
+impl SequenceState {
+    /// Returns the bytes of the memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            SequenceState::Attention(cache) => cache.bytes(),
+            SequenceState::Recurrent(state) => state.bytes(),
+        }
+    }
+}
+
+/// Caches and states of sequences in one pass. The n-th call of an operator that has one uses the n-th.
 #[derive(Clone, Debug)]
 pub struct CachedPass {
-    caches: Rc<[Cache]>,
+    caches: Rc<[SequenceState]>,
     fills: Option<usize>,
     calls: Cell<usize>,
 }
@@ -105,13 +124,13 @@ pub struct CachedPass {
 impl CachedPass {
     /// Creates a pass over one whole sequence, whose keys and values fill entry `slot` of the caches. The
     /// model skips its output head.
-    pub fn filling(caches: &Rc<[Cache]>, slot: usize) -> Self {
+    pub fn filling(caches: &Rc<[SequenceState]>, slot: usize) -> Self {
         CachedPass { caches: Rc::clone(caches), fills: Some(slot), calls: Cell::new(0) }
     }
 
     /// Creates a pass over the next token of every entry in the caches. The pass's documents contain the
     /// tokens' negated positions.
-    pub fn extending(caches: &Rc<[Cache]>) -> Self {
+    pub fn extending(caches: &Rc<[SequenceState]>) -> Self {
         CachedPass { caches: Rc::clone(caches), fills: None, calls: Cell::new(0) }
     }
 
@@ -120,8 +139,23 @@ impl CachedPass {
         self.fills
     }
 
-    /// Returns the cache of the next attention call, if any.
+    /// Returns the cache of the next call, if it is one of attention.
     pub(crate) fn next(&self) -> Option<&Cache> {
+        match self.next_call()? {
+            SequenceState::Attention(cache) => Some(cache),
+            SequenceState::Recurrent(_) => None,
+        }
+    }
+
+    /// Returns the state of the next call, if it is one of a recurrent operator.
+    pub(crate) fn next_state(&self) -> Option<&Tensor> {
+        match self.next_call()? {
+            SequenceState::Recurrent(state) => Some(state),
+            SequenceState::Attention(_) => None,
+        }
+    }
+
+    fn next_call(&self) -> Option<&SequenceState> {
         self.caches.get(self.calls.replace(self.calls.get() + 1))
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nn::Model;
+use autograd::SequenceState;
+use nn::{LayerCache, Model};
 use parallel::data::WeightUnits;
-use tensor::ops::cached_attention::Cache;
 
 use crate::options::GeneratorOptions;
 use worker::build;
@@ -19,8 +19,8 @@ pub(crate) struct OwnStage {
     pub(crate) model: Box<dyn Model>,
     /// This rank's shards of the weights, if weights are sharded.
     pub(crate) units: Option<WeightUnits>,
-    /// A cache for each lane of each layer; empty if the model has none.
-    pub(crate) caches: Rc<[Cache]>,
+    /// Caches or states for each lane of each layer; empty if the model has none.
+    pub(crate) caches: Rc<[SequenceState]>,
 }
 
 impl OwnStage {
@@ -37,15 +37,21 @@ impl OwnStage {
         let host = build::host_pool(device, config)?;
         let devices = (device, host.as_ref());
         let (model, units) = build::sharded_model(config, devices, *grid, stage, read)?;
-        let layers = config.model.cache().map_or(0..0, |_| stage.layers.clone());
         let lanes = config.parallel.layer_shards();
-        let layers = layers.flat_map(|layer| (0..lanes.here).map(move |_| layer));
-        let cache = |layer: usize| -> Result<Cache> {
+        // The parts of a layer follow each other, and the lanes of a part.
+        let parts = stage
+            .layers
+            .clone()
+            .flat_map(|layer| config.model.layer_caches(layer).into_iter().map(move |part| (layer, part)));
+        let caches = parts.flat_map(|(layer, part)| {
+            let lane = part.into_iter().map(move |cache| (layer, cache.divided(lanes.all)));
+            (0..lanes.here).flat_map(move |_| lane.clone())
+        });
+        let allocate = |(layer, cache): (usize, LayerCache)| -> Result<SequenceState> {
             let _scope = device.module(&format!("cache.{layer}"));
-            let heads = config.model.cache().ok_or_else(no_stage)?.divided(lanes.all);
-            Ok(Cache::new(device, options.slots, heads, options.capacity, config.precision.compute)?)
+            Ok(cache.allocate(device, [options.slots, options.capacity], config.precision.compute)?)
         };
-        let caches = layers.map(cache).collect::<Result<Rc<[Cache]>>>()?;
+        let caches = caches.map(allocate).collect::<Result<Rc<[SequenceState]>>>()?;
         Ok(OwnStage { number, model, units, caches })
     }
 

@@ -11,6 +11,7 @@ use tensor::ops::cached_attention::CachedHeads;
 
 use crate::error::Result;
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
+use crate::layer_cache::LayerCache;
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::placements::PlacementTable;
@@ -182,6 +183,13 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     /// The heads as stored in the cache: by default the keys and values of [`ModelSpec::cached_heads`].
     fn cache(&self) -> Option<CachedHeads> {
         self.cached_heads().map(CachedHeads::from)
+    }
+
+    /// The memory of `layer` for each sequence when text is generated, in the order of operators' calls: a
+    /// list for each part of the layer whose shards are computed one after another. By default the heads of
+    /// [`ModelSpec::cache`].
+    fn layer_caches(&self, _layer: usize) -> Vec<Vec<LayerCache>> {
+        self.cache().map(|heads| vec![LayerCache::Attention(heads)]).into_iter().collect()
     }
 
     /// The model in Hugging Face's format; `None` if Hugging Face has no such model.

@@ -14,6 +14,8 @@ pub enum Init {
     Normal(f32),
     /// Uniform distribution between ± this bound.
     Uniform(f32),
+    /// The natural logarithm of each element's number in the parameter, counted from 1.
+    LogarithmOfNumber,
 }
 
 impl Init {
@@ -34,6 +36,9 @@ impl Init {
             Init::Constant(value) => fill::constant(tensor, value),
             Init::Normal(deviation) => random::normal_part(tensor, elements, seed, name, 0.0, deviation),
             Init::Uniform(bound) => random::uniform_part(tensor, elements, seed, name, -bound, bound),
+            Init::LogarithmOfNumber => {
+                fill::computed(tensor, elements, |index| libm::log((index + 1) as f64) as f32)
+            }
         }
     }
 }

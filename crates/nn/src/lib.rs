@@ -52,6 +52,7 @@ mod family;
 mod fp8;
 mod hugging_face;
 mod init;
+mod layer_cache;
 pub mod layers;
 mod lora;
 mod lora_terms;
@@ -82,6 +83,7 @@ pub use hugging_face::{
     nearest_family,
 };
 pub use init::Init;
+pub use layer_cache::LayerCache;
 pub use lora::{Adapters, Lora};
 pub use lora_terms::LoraScaling;
 pub use model::{Input, Model, Stage};

@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use autograd::{CachedPass, Gradients, Mode, Pass, Tape};
+use autograd::{CachedPass, Gradients, Mode, Pass, SequenceState, Tape};
 use device::{Category, DType, Device, DeviceOptions};
 use keys::{Key, RawValues, Section, Table};
 use nn::layers::Embedding;
 use nn::models::{Gpt, GptSizes, Llama, LlamaSizes};
 use nn::{Init, Input, Model, ModelSpec, Parameters, Recompute, Stage};
 use tensor::Tensor;
-use tensor::ops::cached_attention::Cache;
 use tensor::ops::cross_entropy::IGNORED;
 
 const BATCH: usize = 2;
@@ -54,6 +53,36 @@ const MODELS: &[(&str, &[&str])] = &[
         "llama",
         &["model.latent_width=6", "model.rope_width=2", "model.window=3", "model.attention_sinks=true"],
     ),
+    ("llama", CONVOLUTIONS),
+    ("llama", STATE_SPACES),
+    ("llama", LINEAR_ATTENTION),
+];
+
+const CONVOLUTIONS: &[&str] = &[
+    "model.layer_types=['convolution', 'full_attention']",
+    "model.convolution_width=4",
+    "model.convolution_bias=true",
+];
+
+const LINEAR_ATTENTION: &[&str] = &[
+    "model.layer_types=['linear_attention', 'full_attention']",
+    "model.linear_key_heads=1",
+    "model.linear_value_heads=2",
+    "model.linear_key_width=6",
+    "model.linear_value_width=5",
+    "model.attention_gate=true",
+    "model.qk_norm=true",
+    "model.rope_width=2",
+];
+
+const STATE_SPACES: &[&str] = &[
+    "model.layer_types=['state_space', 'full_attention']",
+    "model.state_heads=4",
+    "model.state_head_width=3",
+    "model.state_width=5",
+    "model.state_groups=2",
+    "model.state_norm_groups=2",
+    "model.state_norm_first=true",
 ];
 
 const LATENTS: &[&str] = &[
@@ -344,9 +373,9 @@ fn a_cache_gives_what_the_whole_sequence_gives() {
         let whole = run(Pass::default(), &values, time).to_vec::<f32>().unwrap();
         let vocabulary = whole.len() / time;
         let cache = |slots| {
-            let heads = spec.cache().unwrap();
-            let one = |_| Cache::new(&device, slots, heads, time, DType::F32).unwrap();
-            (0..spec.layers()).map(one).collect::<Rc<[Cache]>>()
+            let all = (0..spec.layers()).flat_map(|layer| spec.layer_caches(layer).concat());
+            all.map(|cache| cache.allocate(&device, [slots, time], DType::F32).unwrap())
+                .collect::<Rc<[SequenceState]>>()
         };
         // The sequence alone, and in the last of three cache entries; four tokens at once, then one by one.
         let mut all = Vec::new();

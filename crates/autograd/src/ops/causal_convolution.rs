@@ -4,7 +4,8 @@ use tensor::Tensor;
 use tensor::ops::causal_convolution::{self, Operands};
 
 use super::{autocast, named, only, values_of};
-use crate::error::Result;
+use crate::error::{AutogradError, Result};
+use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, discarded, ready, target};
@@ -39,6 +40,9 @@ pub fn causal_convolution(tape: &Tape, x_blc: Var, layer: &CausalConvolution) ->
     map(tape, [x_blc], |_, [x_blc]| {
         let [x_blc] = autocast(tape, OPERATOR, [x_blc])?;
         tape.begin(OPERATOR)?;
+        if let Some(pass) = &tape.pass().cache {
+            return Ok(tape.constant(layer.forward_cached(tape, pass, x_blc.tensor())?));
+        }
         let documents = tape.pass().documents.clone();
         let forward = layer.with_operands(x_blc.tensor(), documents.as_ref(), |operands| {
             causal_convolution::forward(x_blc.tensor(), operands)
@@ -53,6 +57,22 @@ pub fn causal_convolution(tape: &Tape, x_blc: Var, layer: &CausalConvolution) ->
 }
 
 impl CausalConvolution {
+    /// Computes a whole sequence that fills a slot of the pass's state, or the next token of every sequence.
+    fn forward_cached(&self, tape: &Tape, pass: &CachedPass, x_blc: &Tensor) -> Result<Tensor> {
+        let state = pass.next_state().ok_or(AutogradError::NoCache)?;
+        let computed = match (pass.slot(), &tape.pass().documents) {
+            (Some(slot), _) => self.with_operands(x_blc, None, |operands| {
+                causal_convolution::store(x_blc, state, slot)?;
+                causal_convolution::forward(x_blc, operands)
+            }),
+            (None, Some(documents)) => self.with_operands(x_blc, Some(documents), |operands| {
+                causal_convolution::step(x_blc, operands, state)
+            }),
+            (None, None) => return Err(AutogradError::NoCache),
+        };
+        named("causal_convolution", computed)
+    }
+
     /// Calls `compute` with the values of the weights.
     fn with_operands<T>(
         &self,

@@ -5,7 +5,8 @@ use tensor::ops;
 use tensor::ops::gated_delta_rule::{DeltaSettings, Gradients, Operands};
 
 use super::{autocast, named, only};
-use crate::error::Result;
+use crate::error::{AutogradError, Result};
+use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
@@ -30,6 +31,10 @@ pub fn gated_delta_rule(tape: &Tape, operands: [Var; 3], settings: DeltaSettings
         let documents = tape.pass().documents.clone();
         let sources = [qkv_blc.source(), decay.source(), rate.source()];
         let operands = [qkv_blc, decay, rate].map(Var::into_tensor);
+        if let Some(pass) = &tape.pass().cache {
+            let output_blc = forward_cached(pass, documents.as_ref(), &operands, settings)?;
+            return Ok(tape.constant(output_blc));
+        }
         let borrowed = borrow(&operands, documents.as_ref());
         let forward = ops::gated_delta_rule::forward(&borrowed, settings, false);
         let output_blc = named(OPERATOR, forward)?.output;
@@ -39,6 +44,29 @@ pub fn gated_delta_rule(tape: &Tape, operands: [Var; 3], settings: DeltaSettings
             settings,
         })
     })
+}
+
+/// Computes a whole sequence that fills a slot of the pass's states, or the next token of every sequence.
+fn forward_cached(
+    pass: &CachedPass,
+    documents: Option<&Tensor>,
+    operands: &[Tensor; 3],
+    settings: DeltaSettings,
+) -> Result<Tensor> {
+    let states = pass.next_state().ok_or(AutogradError::NoCache)?;
+    let Some(slot) = pass.slot() else {
+        let documents = documents.ok_or(AutogradError::NoCache)?;
+        let operands = Operands { state: Some(states), ..borrow(operands, Some(documents)) };
+        return named(OPERATOR, ops::gated_delta_rule::step(&operands, settings));
+    };
+    let fill = || {
+        let output = ops::gated_delta_rule::forward(&borrow(operands, None), settings, true)?;
+        if let Some(state) = &output.state {
+            states.view(slot * state.elements(), state.shape())?.copy_from(state)?;
+        }
+        Ok(output.output)
+    };
+    named(OPERATOR, fill())
 }
 
 fn borrow<'a>([qkv, decay, rate]: &'a [Tensor; 3], documents: Option<&'a Tensor>) -> Operands<'a> {

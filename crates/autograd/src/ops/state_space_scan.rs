@@ -5,7 +5,8 @@ use tensor::ops::state_space_scan::{self as scan, Operands, StateHeads};
 use tensor::{DType, Tensor};
 
 use super::{autocast, named, only};
-use crate::error::Result;
+use crate::error::{AutogradError, Result};
+use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, ready, target};
@@ -47,6 +48,9 @@ pub fn state_space_scan(tape: &Tape, operands: [Var; 2], layer: &StateSpaceScan)
         tape.begin(OPERATOR)?;
         let documents = tape.pass().documents.clone();
         let inputs = [xbc_blc.tensor().clone(), dt_blh.tensor().clone()];
+        if let Some(pass) = &tape.pass().cache {
+            return Ok(tape.constant(layer.forward_cached(tape, pass, &inputs)?));
+        }
         let forward =
             layer.with_operands(&inputs, documents.as_ref(), |operands| scan::forward(operands, None));
         let sources = [xbc_blc.source(), dt_blh.source()];
@@ -60,6 +64,23 @@ pub fn state_space_scan(tape: &Tape, operands: [Var; 2], layer: &StateSpaceScan)
 }
 
 impl StateSpaceScan {
+    /// Computes a whole sequence that fills a slot of the pass's states, or the next token of every sequence.
+    fn forward_cached(&self, tape: &Tape, pass: &CachedPass, inputs: &[Tensor; 2]) -> Result<Tensor> {
+        let states = pass.next_state().ok_or(AutogradError::NoCache)?;
+        let computed = match (pass.slot(), &tape.pass().documents) {
+            (Some(slot), _) => self.with_operands(inputs, None, |operands| {
+                let shape = states.shape().with(0, 1).unwrap_or_else(|| states.shape());
+                let own = states.view(slot * shape.elements(), shape)?;
+                scan::forward(operands, Some(&own))
+            }),
+            (None, Some(documents)) => {
+                self.with_operands(inputs, Some(documents), |operands| scan::forward(operands, Some(states)))
+            }
+            (None, None) => return Err(AutogradError::NoCache),
+        };
+        named("state_space_scan", computed)
+    }
+
     /// Calls `compute` with the values of the weights.
     fn with_operands<T>(
         &self,

@@ -20,8 +20,8 @@ system::names! {
     /// Layout of the projections of linear attention.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum DeltaLayout {
-        /// A matrix for queries, keys and values of all heads, and one each for gates, rates and decays, as in
-        /// Qwen3.5.
+        /// A matrix for queries, keys and values of all heads, and one each for gates, rates and decays, as
+        /// in Qwen3.5.
         Separate = "separate",
         /// A matrix with queries, keys, values and gates of each key head together, and one with rates and
         /// decays, as in Qwen3-Next.
@@ -80,7 +80,7 @@ impl GatedDelta {
     ) -> Result<Self> {
         let heads = sizes.settings.heads;
         let is_sharded = parameters.shards().is_divided();
-        // Parameters of all shards come before those of each.
+        // Parameters of all shards come before parameters of each shard.
         let shared = is_sharded.then(|| Self::norm(parameters, prefix, heads)).transpose()?;
         let [queries, keys, values] = heads.groups_of_columns();
         let layers: &[(&str, usize)] = match sizes.layout {

@@ -5,7 +5,7 @@ use autograd::{Tape, Var, map, ops};
 use tensor::ops::Activation;
 use tensor::ops::gate::Gate;
 
-use super::{Layer, Linear, within};
+use super::{Layer, Linear, Multiplier, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -19,6 +19,8 @@ pub struct GatedFeedForward {
     /// computes the gate itself and stores only FP8 codes of it.
     fused: Vec<GatedFeedForwardWeights>,
     gate: Gate,
+    /// Factor of the gate before its activation.
+    gate_scale: Multiplier,
 }
 
 impl GatedFeedForward {
@@ -54,7 +56,32 @@ impl GatedFeedForward {
             (_, true) => Vec::new(),
             (false, false) => fused_weights(&gate_up, &down),
         };
-        Ok(GatedFeedForward { gate_up, down, fused, gate })
+        Ok(GatedFeedForward { gate_up, down, fused, gate, gate_scale: Multiplier::ONE })
+    }
+
+    /// Multiplies the gate by `scale` before its activation.
+    ///
+    /// # Errors
+    /// The layers are in FP8 or the gate is bounded, for which there is no such factor.
+    pub(super) fn with_gate_scale(self, scale: f64) -> Result<Self> {
+        let gate_scale = Multiplier::new(scale);
+        if gate_scale != Multiplier::ONE && (self.down.is_in_fp8() || self.gate.clamp.is_some()) {
+            return Err(NnError::Sizes("gates with a factor are neither in FP8 nor bounded".to_owned()));
+        }
+        Ok(GatedFeedForward { gate_scale, ..self })
+    }
+
+    /// Computes the result of one shard whose gate has a factor.
+    fn forward_scaled(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
+        let pair = self.gate_up.forward_shard(tape, shard, x_bld)?;
+        let hidden = pair.tensor().shape().columns() / 2;
+        let axis = pair.tensor().shape().dims().len() - 1;
+        let mut parts = ops::split(tape, pair, axis, &[hidden; 2])?.into_iter();
+        let (Some(gate), Some(up)) = (parts.next(), parts.next()) else {
+            return Err(NnError::Sizes("a gated layer has two groups of columns".to_owned()));
+        };
+        let gate = ops::activation(tape, self.gate_scale.forward(tape, gate)?, self.gate.activation)?;
+        self.down.forward_shard(tape, shard, ops::multiply(tape, gate, up)?)
     }
 
     /// Computes the result of one shard from its copy of the input.
@@ -63,6 +90,7 @@ impl GatedFeedForward {
     /// The shape or dtype differs, or memory is exhausted.
     pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
         within(tape, "mlp", || match self.fused.get(shard) {
+            _ if self.gate_scale != Multiplier::ONE => self.forward_scaled(tape, shard, x_bld),
             Some(weights) => Ok(ops::gated_feed_forward(tape, x_bld, weights, self.gate)?),
             None => {
                 let hidden_blf = self.gate_up.forward_shard(tape, shard, x_bld)?;

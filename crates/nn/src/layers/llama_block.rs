@@ -10,7 +10,7 @@ use super::rotary_attention::RotaryPositions;
 use super::{
     Block, BlockFeedForward, Dropout, GatedDelta, GatedDeltaSizes, GatedFeedForward, LatentQkv, LatentSizes,
     Linear, Mixture, MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention,
-    TokenMixer,
+    ShortConvolution, ShortConvolutionSizes, StateSpace, StateSpaceSizes, TokenMixer,
 };
 use crate::error::Result;
 use crate::init::Init;
@@ -55,6 +55,12 @@ pub struct LlamaBlockSizes {
     pub width: usize,
     /// Attention heads, and the computation of scores.
     pub attention: Settings,
+    /// The short convolution that replaces attention, if any.
+    pub convolution: Option<ShortConvolutionSizes>,
+    /// Whether the block has attention.
+    pub attends: bool,
+    /// State spaces instead of attention or beside it, if any.
+    pub state_space: Option<StateSpaceSizes>,
     /// The linear attention that replaces attention, if any.
     pub delta: Option<GatedDeltaSizes>,
     /// Whether attention's output is gated by further rows of the query projection.
@@ -87,6 +93,12 @@ pub struct LlamaBlockSizes {
     pub epsilon: f32,
     /// Factor of both branches.
     pub residual_scale: f64,
+    /// Factors of attention and of state spaces beside each other.
+    pub mixer_scales: [f64; 2],
+    /// Factor of the gate of the feed-forward layers before its activation.
+    pub gate_scale: f64,
+    /// Factor of the results of the feed-forward layers.
+    pub feed_forward_scale: f64,
     /// Dropout probability of attention weights.
     pub dropout: f64,
     /// Dropout probability of both branches.
@@ -136,8 +148,29 @@ impl LlamaBlock {
             let layer = GatedDelta::new(parameters, &prefix, sizes.width, delta, inits)?;
             return Ok(TokenMixer::Delta(Box::new(layer)));
         }
-        let layer = Self::attention(parameters, name, sizes, positions, inits)?;
-        Ok(TokenMixer::Attention(Box::new(layer)))
+        if let Some(convolution) = sizes.convolution {
+            let prefix = format!("{name}.conv");
+            let layer = ShortConvolution::new(parameters, &prefix, sizes.width, convolution, inits)?;
+            return Ok(TokenMixer::Convolution(Box::new(layer)));
+        }
+        let states = |parameters: &mut Parameters, states| {
+            StateSpace::new(parameters, &format!("{name}.mamba"), sizes.width, states, inits)
+        };
+        match sizes.state_space {
+            Some(own) if !sizes.attends => Ok(TokenMixer::StateSpace(Box::new(states(parameters, own)?))),
+            Some(own) => {
+                let attend =
+                    |parameters: &mut Parameters| Self::attention(parameters, name, sizes, positions, inits);
+                let attention = parameters.branch(attend)?;
+                let states = parameters.branch(|parameters| states(parameters, own))?;
+                let factors = sizes.mixer_scales.map(Multiplier::new);
+                Ok(TokenMixer::Both(Box::new((attention, states, factors))))
+            }
+            None => {
+                let layer = Self::attention(parameters, name, sizes, positions, inits)?;
+                Ok(TokenMixer::Attention(Box::new(layer)))
+            }
+        }
     }
 
     /// Registers the feed-forward layers, or a mixture of experts.
@@ -151,6 +184,7 @@ impl LlamaBlock {
         let Some(mixture) = sizes.mixture else {
             let widths = [width, sizes.feed_forward];
             let layers = GatedFeedForward::new(parameters, prefix, widths, inits, gate, mlp_bias)?;
+            let layers = layers.with_gate_scale(sizes.gate_scale)?;
             return Ok(BlockFeedForward::Dense(Box::new(layers)));
         };
         let layers = Mixture::new(parameters, (index, prefix, width), (mixture, gate), inits)?;
@@ -174,7 +208,8 @@ impl LlamaBlock {
         let before = norm(parameters, before)?;
         let layers = parameters.branch(layers)?;
         let after = norm(parameters, after)?;
-        let scale = Multiplier::new(sizes.residual_scale);
+        let own = if site == "mlp" { sizes.feed_forward_scale } else { 1.0 };
+        let scale = Multiplier::new(sizes.residual_scale * own);
         let dropout = Dropout::new(parameters, &format!("{name}.{site}.dropout"), sizes.branch_dropout);
         Ok(Branch { before, layers, after, scale, dropout })
     }

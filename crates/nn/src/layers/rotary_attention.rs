@@ -92,7 +92,8 @@ pub struct RotaryAttention {
     positions: RotaryPositions,
     dropout: Dropout,
     sinks: Vec<Weight>,
-    /// Whether the output is multiplied by the sigmoid of gates, whose rows follow the query rows of each head.
+    /// Whether the output is multiplied by the sigmoid of gates, whose rows follow the query rows of each
+    /// head.
     is_gated: bool,
 }
 
@@ -124,8 +125,8 @@ impl RotaryAttention {
         RotaryAttention { sinks, ..self }
     }
 
-    /// Multiplies the output by the sigmoid of gates. The linear layer then has the rows of a head's gates after
-    /// those of its queries.
+    /// Multiplies the output by the sigmoid of gates. The linear layer then has the rows of a head's gates
+    /// after the rows of its queries.
     #[must_use]
     pub fn gated(self, is_gated: bool) -> Self {
         RotaryAttention { is_gated, ..self }
@@ -319,7 +320,7 @@ impl Layer for RotaryAttention {
     }
 }
 
-/// Separates the columns of queries, keys and values from those of gates, which follow each head's query.
+/// Separates the columns of queries, keys and values from the gates, which follow each head's query.
 fn separate_gates(tape: &Tape, packed_blc: Var, heads: Heads) -> Result<[Var; 2]> {
     let [batch, time] = [packed_blc.tensor().shape().dims()[0], packed_blc.tensor().shape().dims()[1]];
     let [queries, keys, values] = heads.groups_of_columns();

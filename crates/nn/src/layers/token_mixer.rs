@@ -1,8 +1,8 @@
 //! The layer of a block in which tokens interact.
 
-use autograd::{Tape, Var};
+use autograd::{Tape, Var, map, ops};
 
-use super::{GatedDelta, Layer, RotaryAttention};
+use super::{GatedDelta, Layer, Multiplier, RotaryAttention, ShortConvolution, StateSpace};
 use crate::error::Result;
 
 /// The layer of a block in which tokens interact.
@@ -10,6 +10,12 @@ use crate::error::Result;
 pub enum TokenMixer {
     /// Attention with rotary positions.
     Attention(Box<RotaryAttention>),
+    /// A short convolution between two gates.
+    Convolution(Box<ShortConvolution>),
+    /// A layer of Mamba-2.
+    StateSpace(Box<StateSpace>),
+    /// Attention and a layer of Mamba-2 side by side, with a factor of each.
+    Both(Box<(RotaryAttention, StateSpace, [Multiplier; 2])>),
     /// Linear attention by the gated delta rule.
     Delta(Box<GatedDelta>),
 }
@@ -24,6 +30,17 @@ impl Layer for TokenMixer {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         match self {
             TokenMixer::Attention(layer) => layer.forward(tape, x_bld),
+            TokenMixer::Convolution(layer) => layer.forward(tape, x_bld),
+            TokenMixer::StateSpace(layer) => layer.forward(tape, x_bld),
+            TokenMixer::Both(layers) => {
+                let (attention, states, [of_attention, of_states]) = &**layers;
+                let attended = attention.forward(tape, x_bld.clone())?;
+                let scanned = states.forward(tape, x_bld)?;
+                map(tape, [attended, scanned], |_, [attended, scanned]| {
+                    let attended = of_attention.forward(tape, attended)?;
+                    Ok(ops::add(tape, attended, of_states.forward(tape, scanned)?)?)
+                })
+            }
             TokenMixer::Delta(layer) => layer.forward(tape, x_bld),
         }
     }

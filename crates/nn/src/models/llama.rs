@@ -3,7 +3,9 @@
 
 mod canonical;
 pub(crate) mod folder;
+mod frequencies;
 mod latents;
+mod linear_attention;
 mod mixers;
 mod mixture;
 mod model;
@@ -20,6 +22,7 @@ use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Experts, Family, ModelSpec, Searchable};
 use crate::hugging_face::HuggingFaceModel;
+use crate::layer_cache::LayerCache;
 use crate::layers::{CachedHeads, Heads, QkNormSpan};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
@@ -71,6 +74,7 @@ impl ModelSpec for LlamaSizes {
         let linear = linear.then_some((Self::linear_key_heads, self.linear_key_heads));
         let feed_forward = (Self::feed_forward, self.feed_forward);
         let mut dimensions = vec![heads, (Self::vocabulary, self.vocabulary)];
+        dimensions.extend(self.divided_mixers());
         dimensions.extend(linear);
         if (0..self.layers).any(|layer| !self.has_experts(layer)) {
             dimensions.push(feed_forward);
@@ -109,15 +113,19 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn cached_heads(&self) -> Option<Heads> {
-        self.recurrent_layers().is_none().then(|| self.attention_heads())
+        Some(self.attention_heads())
     }
 
     fn recurrent_layers(&self) -> Option<&'static str> {
-        (0..self.layers).any(|layer| !self.attends(layer)).then_some(Self::layer_types)
+        self.has_recurrence().then_some(Self::layer_types)
     }
 
     fn cache(&self) -> Option<CachedHeads> {
-        self.cached_heads().map(|_| self.cached())
+        Some(self.cached())
+    }
+
+    fn layer_caches(&self, layer: usize) -> Vec<Vec<LayerCache>> {
+        self.mixer_caches(layer)
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {

@@ -22,6 +22,8 @@ pub(crate) const MODELS: &[&str] = &[
     "families/gemma2",
     "families/gemma3",
     "families/granite",
+    "families/falcon-h1",
+    "families/lfm2",
     "families/ministral",
     "families/mistral",
     "families/olmo2",

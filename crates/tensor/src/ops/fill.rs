@@ -1,5 +1,7 @@
 //! Constant values.
 
+use std::ops::Range;
+
 use device::parallel::{CHUNK, for_pieces};
 use device::{Backend, Element, Family, Float, Function, dispatch};
 
@@ -22,6 +24,17 @@ pub fn constant(target: &Tensor, value: f32) -> Result<()> {
         return Each { kernel, read: &[], write: target, updates: false, number: Some(value) }.launch();
     }
     in_pieces(target, |_, values| values.fill(value))
+}
+
+/// Sets the elements of an f32 or bf16 tensor, which holds the ranges `elements` of an array one after
+/// another, to `value` of their index in the array.
+pub fn computed(target: &Tensor, elements: &[Range<usize>], value: impl Fn(usize) -> f32) -> Result<()> {
+    check::computed("fill.computed", &[("target", target)])?;
+    let indices: Vec<usize> = elements.iter().cloned().flatten().collect();
+    check::elements("fill.computed", "target", target, indices.len())?;
+    in_pieces(target, |first, values| {
+        values.iter_mut().zip(&indices[first..]).for_each(|(element, index)| *element = value(*index));
+    })
 }
 
 /// Fills a tensor from the host, [`PIECE`] elements at a time. `make(first, values)` computes the values from

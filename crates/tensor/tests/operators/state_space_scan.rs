@@ -141,7 +141,8 @@ fn compare(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads), packed: boo
 #[test]
 fn parts_from_a_state_give_the_outputs_of_a_whole_sequence() {
     let heads = heads(4, 2, 5, 6);
-    let (time, before) = (90, 70);
+    let time = 90;
+    let before = 70;
     for case in devices() {
         let (tensors, _) = operands(&case, (1, time, heads));
         let whole = forward(with_sizes(&tensors, heads, LIMITS[0], None), None).unwrap();

@@ -101,6 +101,20 @@ fn values_that_contradict_each_other_are_refused() {
             "quick.toml:3: model.key_value_heads = 3 does not divide model.heads = 4",
         ),
         (
+            "[model]\nkind = \"llama\"\nlayer_types = [\"linear\"]\n",
+            "quick.toml:3: model.layer_types has \"linear\", which is none of \"full_attention\", \
+             \"sliding_attention\", \"linear_attention\", \"convolution\", \"state_space\", \
+             \"attention_and_state_space\"",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nlayer_types = [\"linear_attention\"]\nlinear_value_heads = 6\n",
+            "quick.toml:4: model.linear_key_heads = 4 does not divide model.linear_value_heads = 6",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nattention_gate = true\nvalue_width = 16\n",
+            "quick.toml:3: model.attention_gate = true is not built with this model.value_width",
+        ),
+        (
             "[model]\nkind = \"llama\"\nhead_width = 33\n",
             "quick.toml:3: model.head_width = 33 is odd; rotary embeddings need an even one",
         ),

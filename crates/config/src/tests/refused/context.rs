@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn divided_sequences_are_refused_where_they_cannot_be() {
-    let table: [(&[&str], &str); 7] = [
+    let table: [(&[&str], &str); 8] = [
         (&["parallel.context_lanes=6"], "parallel.context_lanes = 6: it is no power of two: use 4 or 8"),
         (
             &["parallel.context=2", "parallel.context_lanes=2"],
@@ -18,6 +18,15 @@ fn divided_sequences_are_refused_where_they_cannot_be() {
         (
             &["parallel.context=2", "model.kind=mlp", "data.kind=synthetic"],
             "parallel.context_lanes = 4: model.kind: this kind of model has no sequences that can be divided",
+        ),
+        (
+            &[
+                "parallel.context=2",
+                "model.kind=llama",
+                "model.layer_types=['convolution', 'full_attention']",
+            ],
+            "parallel.context_lanes = 4: model.layer_types has layers with a state, whose sequences cannot be \
+             divided",
         ),
         (
             &["parallel.context=2", "parallel.zero_stage=1", "parallel.lanes=2"],

@@ -26,6 +26,7 @@ impl LlamaSizes {
         sizes.rope_layers = (0..self.layers).map(|layer| usize::from(self.rotates(layer))).collect();
         sizes.rope_width = self.rotated();
         self.spell_experts(&mut sizes);
+        self.spell_mixers(&mut sizes);
         if sizes.attention_scale == 0.0 {
             sizes.attention_scale = 1.0 / (self.head_width as f64).sqrt();
         }

@@ -2,13 +2,14 @@
 
 use keys::RawValues;
 
-use tensor::ops::gated_delta_rule::{DeltaHeads, DeltaSettings};
-
 use super::sizes::LlamaSizes;
-use crate::layers::{GatedDeltaSizes, QkNormSpan};
+use crate::layer_cache::LayerCache;
+use crate::layers::{GatedDeltaSizes, ShortConvolutionSizes, StateHeads, StateSpaceSizes};
 
-/// Number added to the square of the norms of queries and keys in linear attention.
-const UNIT_EPSILON: f32 = 1e-6;
+/// Type of a layer with an attention window.
+pub(super) const SLIDING: &str = SequenceMixer::Sliding.name();
+/// Type of a layer without an attention window.
+pub(super) const FULL: &str = SequenceMixer::Full.name();
 
 system::names! {
     /// Layer of a block in which tokens interact, by its name in `layer_types`.
@@ -22,6 +23,10 @@ system::names! {
         LinearAttention = "linear_attention",
         /// A short causal convolution between two gates.
         Convolution = "convolution",
+        /// A scan of selective state spaces, as in Mamba-2.
+        StateSpace = "state_space",
+        /// Attention and, beside it, state spaces; their results are added.
+        AttentionAndStates = "attention_and_state_space",
     }
 }
 
@@ -44,52 +49,153 @@ impl LlamaSizes {
         }
     }
 
-    /// Returns the linear attention of `layer`, if it has one.
-    pub(super) fn delta(&self, layer: usize) -> Option<GatedDeltaSizes> {
-        let settings = DeltaSettings { heads: self.linear_heads(), by_channel: false, epsilon: UNIT_EPSILON };
-        let sizes = GatedDeltaSizes {
-            settings,
-            taps: self.linear_convolution_width,
-            layout: self.linear_layout,
-            negative_eigenvalues: self.linear_negative_eigenvalues,
-            epsilon: self.norm_epsilon as f32,
-        };
-        (self.mixer(layer) == SequenceMixer::LinearAttention).then_some(sizes)
+    /// Returns the short convolution of `layer`, if it has one.
+    pub(super) fn convolution(&self, layer: usize) -> Option<ShortConvolutionSizes> {
+        let sizes = ShortConvolutionSizes { taps: self.convolution_width, bias: self.convolution_bias };
+        (self.mixer(layer) == SequenceMixer::Convolution).then_some(sizes)
     }
 
-    /// Returns the heads of linear attention.
-    pub(super) fn linear_heads(&self) -> DeltaHeads {
-        DeltaHeads {
-            key: self.linear_key_heads,
-            value: self.linear_value_heads,
-            width: self.linear_key_width,
-            value_width: self.linear_value_width,
+    /// Returns the state spaces of `layer`, if it has any.
+    pub(super) fn state_space(&self, layer: usize) -> Option<StateSpaceSizes> {
+        let sizes = StateSpaceSizes {
+            heads: StateHeads {
+                heads: self.state_heads,
+                groups: self.state_groups,
+                width: self.state_head_width,
+                states: self.state_width,
+            },
+            taps: self.state_convolution_width,
+            convolution_bias: self.state_convolution_bias,
+            bias: self.state_bias,
+            norm_groups: self.state_norm_groups,
+            norm_first: self.state_norm_first,
+            epsilon: self.norm_epsilon as f32,
+            limits: self.step_limits().map(|limit| limit as f32),
+            factors: self.state_factors(),
+        };
+        let mixer = self.mixer(layer);
+        matches!(mixer, SequenceMixer::StateSpace | SequenceMixer::AttentionAndStates).then_some(sizes)
+    }
+
+    /// Returns the least and the largest time step of state-space layers.
+    pub(super) fn step_limits(&self) -> [f64; 2] {
+        let most = self.state_largest_step;
+        [self.state_least_step, if most > 0.0 { most } else { f64::INFINITY }]
+    }
+
+    /// Returns the factors of the gate, x, B, C and the time steps of state-space layers.
+    pub(super) fn state_factors(&self) -> [f64; 5] {
+        factors(&self.state_scales)
+    }
+
+    /// Returns the factors of attention and of state spaces beside each other.
+    pub(super) fn mixer_factors(&self) -> [f64; 2] {
+        factors(&self.mixer_scales)
+    }
+
+    /// Returns whether any layer has a state over the sequence.
+    pub(super) fn has_recurrence(&self) -> bool {
+        self.has_state_spaces() || (0..self.layers).any(|layer| !self.attends(layer))
+    }
+
+    /// Returns whether any layer has state spaces.
+    fn has_state_spaces(&self) -> bool {
+        (0..self.layers).any(|layer| self.state_space(layer).is_some())
+    }
+
+    /// Rejects sizes of state-space layers that do not divide each other.
+    fn check_state_spaces(&self, raw: &RawValues) -> keys::Result<()> {
+        let Self { state_heads: heads, state_groups: groups, state_norm_groups: norms, .. } = *self;
+        if !heads.is_multiple_of(groups) {
+            let reason = format!("model.state_groups = {groups} does not divide model.state_heads = {heads}");
+            return Err(raw.conflict(&[Self::state_groups, Self::state_heads], reason));
         }
+        let columns = heads * self.state_head_width;
+        if norms > 0 && !columns.is_multiple_of(norms) {
+            let reason =
+                format!("model.state_norm_groups = {norms} does not divide the {columns} columns of heads");
+            return Err(raw.conflict(&[Self::state_norm_groups, Self::state_heads], reason));
+        }
+        for (key, factors, count) in
+            [(Self::state_scales, &self.state_scales, 5), (Self::mixer_scales, &self.mixer_scales, 2)]
+        {
+            if ![1, count].contains(&factors.len()) {
+                let reason = format!("{key} has {} numbers instead of {count} or 1", factors.len());
+                return Err(raw.conflict(&[key], reason));
+            }
+        }
+        let [least, most] = self.step_limits();
+        if least > most {
+            let reason =
+                format!("model.state_least_step = {least} is above model.state_largest_step = {most}");
+            return Err(raw.conflict(&[Self::state_least_step, Self::state_largest_step], reason));
+        }
+        Ok(())
+    }
+
+    /// Returns what `layer` keeps of each sequence when text is generated.
+    pub(super) fn mixer_caches(&self, layer: usize) -> Vec<Vec<LayerCache>> {
+        let mut caches = Vec::new();
+        if self.attends(layer) {
+            caches.push(vec![LayerCache::Attention(self.cached())]);
+        }
+        if let Some(sizes) = self.convolution(layer) {
+            caches.push(vec![LayerCache::Convolution { taps: sizes.taps, channels: self.width }]);
+        }
+        if let Some(StateSpaceSizes { heads, taps, .. }) = self.state_space(layer) {
+            let channels = heads.packed_columns();
+            caches.push(vec![LayerCache::Convolution { taps, channels }, LayerCache::States(heads)]);
+        }
+        if let Some(GatedDeltaSizes { settings, taps, .. }) = self.delta(layer) {
+            let heads = settings.heads;
+            let channels = heads.packed_columns();
+            caches.push(vec![LayerCache::Convolution { taps, channels }, LayerCache::Delta(heads)]);
+        }
+        caches
+    }
+
+    /// Normalises the keys of layers other than attention in `sizes`, a copy of this model, so that equal
+    /// models compare equal.
+    pub(super) fn spell_mixers(&self, sizes: &mut LlamaSizes) {
+        sizes.state_scales = self.state_factors().to_vec();
+        sizes.mixer_scales = self.mixer_factors().to_vec();
+        if !self.has_mixer(SequenceMixer::Convolution) {
+            (sizes.convolution_width, sizes.convolution_bias) = (3, false);
+        }
+        if self.has_state_spaces() {
+            return;
+        }
+        (sizes.state_heads, sizes.state_head_width, sizes.state_width) = (self.heads, 64, 128);
+        (sizes.state_groups, sizes.state_norm_groups, sizes.state_norm_first) = (1, 1, false);
+        (sizes.state_convolution_width, sizes.state_convolution_bias, sizes.state_bias) = (4, true, false);
+        (sizes.state_least_step, sizes.state_largest_step) = (0.0, 0.0);
+        (sizes.state_scales, sizes.mixer_scales) = (vec![1.0; 5], vec![1.0; 2]);
+    }
+
+    /// Returns the sizes that shards of layers other than attention divide.
+    pub(super) fn divided_mixers(&self) -> Vec<(&'static str, usize)> {
+        let mut sizes = Vec::new();
+        if self.has_mixer(SequenceMixer::Convolution) {
+            sizes.push((Self::width, self.width));
+        }
+        if self.has_state_spaces() {
+            sizes.extend([(Self::state_heads, self.state_heads), (Self::state_groups, self.state_groups)]);
+            if self.state_norm_groups > 0 {
+                sizes.push((Self::state_norm_groups, self.state_norm_groups));
+            }
+        }
+        sizes
+    }
+
+    /// Returns whether `layer` has the attention window.
+    pub(super) fn is_windowed(&self, layer: usize) -> bool {
+        self.mixer(layer) == SequenceMixer::Sliding
     }
 
     /// Returns whether `layer` has attention.
     pub(super) fn attends(&self, layer: usize) -> bool {
-        matches!(self.mixer(layer), SequenceMixer::Full | SequenceMixer::Sliding)
-    }
-
-    /// Rejects inconsistent heads of linear attention, and gates of attention that are not built.
-    fn check_linear(&self, raw: &RawValues) -> keys::Result<()> {
-        let [keys, values] = [self.linear_key_heads, self.linear_value_heads];
-        if self.has_mixer(SequenceMixer::LinearAttention) && !values.is_multiple_of(keys) {
-            let reason = format!(
-                "model.linear_key_heads = {keys} does not divide model.linear_value_heads = {values}"
-            );
-            return Err(raw.conflict(&[Self::linear_key_heads, Self::linear_value_heads], reason));
-        }
-        let options = [
-            (Self::latent_width, self.latent_width > 0),
-            (Self::qk_norm_span, self.qk_norm && self.qk_norm_span == QkNormSpan::All),
-            (Self::value_width, self.value_width != self.head_width),
-        ];
-        let other = options.into_iter().find(|(_, is_set)| self.attention_gate && *is_set);
-        let Some((key, _)) = other else { return Ok(()) };
-        let reason = format!("model.attention_gate = true is not built with this {key}");
-        Err(raw.conflict(&[Self::attention_gate, key], reason))
+        let mixer = self.mixer(layer);
+        matches!(mixer, SequenceMixer::Full | SequenceMixer::Sliding | SequenceMixer::AttentionAndStates)
     }
 
     /// Returns whether any layer has `mixer`.
@@ -105,19 +211,20 @@ impl LlamaSizes {
             let reason = format!("model.layer_types has \"{other}\", which is none of {known}");
             return Err(raw.conflict(&[Self::layer_types], reason));
         }
+        if self.has_state_spaces() {
+            self.check_state_spaces(raw)?;
+        }
         let sliding = SequenceMixer::Sliding.name();
         if self.window == 0 && types.iter().any(|name| name == sliding) {
             let reason = format!("model.layer_types has \"{sliding}\", and model.window = 0");
             return Err(raw.conflict(&[Self::layer_types, Self::window], reason));
         }
-        self.check_linear(raw)?;
-        let unbuilt = [SequenceMixer::Convolution];
-        match unbuilt.into_iter().find(|mixer| self.has_mixer(*mixer)) {
-            None => Ok(()),
-            Some(other) => {
-                let reason = format!("layers of type \"{}\" are not built", other.name());
-                Err(raw.conflict(&[Self::layer_types], reason))
-            }
-        }
+        self.check_linear(raw)
     }
+}
+
+/// Returns `N` factors; a list of one has it for all.
+fn factors<const N: usize>(listed: &[f64]) -> [f64; N] {
+    let one = listed.first().copied().unwrap_or(1.0);
+    listed.try_into().unwrap_or([one; N])
 }

@@ -13,6 +13,8 @@ impl LlamaSizes {
         let gates = if self.attention_gate { heads.output_columns() } else { 0 };
         let linear = self.linear_heads().groups_of_columns();
         let gate_and_up = |hidden: usize| vec![hidden; 2];
+        let columns = self.state_heads * self.state_head_width;
+        let states = self.state_groups * self.state_width;
         let norms_rows = self.qk_norm && self.qk_norm_span == QkNormSpan::All;
         let table = PlacementTable::new()
             .column("model.embed_tokens.weight", &[])
@@ -23,6 +25,18 @@ impl LlamaSizes {
             .column("*.self_attn.kv_b_proj", &[])
             .column("*.self_attn.sinks", &[])
             .row("*.self_attn.o_proj")
+            .column("*.conv.in_proj", &[self.width; 3])
+            .column("*.conv.conv.weight", &[])
+            .column("*.conv.conv.bias", &[])
+            .row("*.conv.out_proj")
+            .column("*.mamba.in_proj", &[columns, columns, states, states, self.state_heads])
+            .column("*.mamba.conv1d.weight", &[columns, states, states])
+            .column("*.mamba.conv1d.bias", &[columns, states, states])
+            .column("*.mamba.A_log", &[])
+            .column("*.mamba.D", &[])
+            .column("*.mamba.dt_bias", &[])
+            .column("*.mamba.norm.weight", &[])
+            .row("*.mamba.out_proj")
             .column("*.linear_attn.in_proj_qkv", &linear)
             .column("*.linear_attn.in_proj_*", &[])
             .column("*.linear_attn.conv1d.weight", &linear)

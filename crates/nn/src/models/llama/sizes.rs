@@ -4,17 +4,10 @@ use keys::{Interval, RawValues, Row, choice, section};
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Settings};
 use tensor::ops::gate::{Clamp, Gate};
-use tensor::ops::rotary::{Frequencies, Scaling};
 
-use super::mixers::SequenceMixer;
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
 use crate::layers::{DeltaLayout, LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
 use crate::width_scaling::WidthScaling;
-
-/// Type of a layer with an attention window.
-pub(super) const SLIDING: &str = SequenceMixer::Sliding.name();
-/// Type of a layer without an attention window.
-pub(super) const FULL: &str = SequenceMixer::Full.name();
 
 system::names! {
     /// Scaling of rotary frequencies.
@@ -140,6 +133,10 @@ section! {
         /// Upper bound of the gate, and bound on the magnitude of the values that it multiplies; 7 in
         /// gpt-oss. With 0 there are no bounds.
         gate_limit: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// Factor of the gate before its activation.
+        gate_scale: f64 = Row::number(Interval::Positive).default("1.0");
+        /// Factor of the results of the feed-forward layers.
+        feed_forward_scale: f64 = Row::number(Interval::Positive).default("1.0");
         /// Number added to the values that the gate multiplies; 1 in gpt-oss.
         gate_offset: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Whether queries, keys and values have biases, as in Qwen2.
@@ -168,10 +165,45 @@ section! {
         /// Number of tokens, including its own, that a query attends to in layers with a window. With 0 no
         /// layer has a window.
         window: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Types of the layers: a list of "sliding_attention" (with the window), "full_attention" and
-        /// "linear_attention" (the gated delta rule, as in Qwen3.5) that is repeated over the layers. With an
-        /// empty list all layers have the window, if there is one.
+        /// Types of the layers: a list of "sliding_attention" (with the window), "full_attention",
+        /// "convolution" (short ones, as in LFM2), "linear_attention" (the gated delta rule, as in Qwen3.5),
+        /// "state_space" (as in Mamba-2) and "attention_and_state_space" (both side by side, as in Falcon-H1)
+        /// that is repeated over the layers. With an empty list all layers have the window, if there is one.
         layer_types: Vec<String> = Row::texts().default("[]");
+        /// Number of tokens, including its own, that an output of a short convolution reads.
+        convolution_width: usize = Row::count(2, 4).default("3");
+        /// Whether short convolutions and the projections around them have biases.
+        convolution_bias: bool = Row::flag().default("false");
+        /// Number of heads of state-space layers.
+        state_heads: usize = Row::count(1, MOST_EXTENT)
+            .derived("`heads`", |raw| Ok(raw.integer(LlamaSizes::heads)?.into()));
+        /// Number of columns of a head of state-space layers.
+        state_head_width: usize = Row::count(1, MOST_EXTENT).default("64");
+        /// Number of values that the state of a head has for each of its columns.
+        state_width: usize = Row::count(1, MOST_EXTENT).default("128");
+        /// Number of groups of heads of state-space layers; the heads of a group read and write their states
+        /// alike.
+        state_groups: usize = Row::count(1, MOST_EXTENT).default("1");
+        /// Number of tokens, including its own, that an output of the convolution in a state-space layer
+        /// reads.
+        state_convolution_width: usize = Row::count(2, 4).default("4");
+        /// Whether the convolution in a state-space layer has a bias.
+        state_convolution_bias: bool = Row::flag().default("true");
+        /// Whether the projections of state-space layers have biases.
+        state_bias: bool = Row::flag().default("false");
+        /// Number of groups of columns that the norm of a state-space layer's results treats separately. With
+        /// 0 there is no norm.
+        state_norm_groups: usize = Row::count(0, MOST_EXTENT).default("1");
+        /// Whether that norm precedes the gate.
+        state_norm_first: bool = Row::flag().default("false");
+        /// Factors of the gate, x, B, C and the time steps of state-space layers: five, or one for all.
+        state_scales: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
+        /// Factors of attention and of the state space beside it: two, or one for both.
+        mixer_scales: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
+        /// Least time step of state-space layers.
+        state_least_step: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// Largest time step of state-space layers. With 0 there is no limit.
+        state_largest_step: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Query heads, and key heads, of linear attention.
         linear_key_heads: usize = Row::count(1, MOST_EXTENT)
             .derived("`heads`", |raw| Ok(raw.integer(LlamaSizes::heads)?.into()));
@@ -289,6 +321,9 @@ impl LlamaSizes {
                 soft_cap: some(self.attention_soft_cap),
                 window: self.is_windowed(layer).then_some(self.window),
             },
+            convolution: self.convolution(layer),
+            attends: self.attends(layer),
+            state_space: self.state_space(layer),
             delta: self.delta(layer),
             attention_gate: self.attention_gate,
             latents: self.latents(),
@@ -305,6 +340,9 @@ impl LlamaSizes {
             norms_less_one: self.norms_less_one,
             epsilon: self.norm_epsilon as f32,
             residual_scale: self.residual_scale,
+            mixer_scales: self.mixer_factors(),
+            gate_scale: self.gate_scale,
+            feed_forward_scale: self.feed_forward_scale,
             dropout: self.dropout,
             branch_dropout: self.branch_dropout,
         }
@@ -331,11 +369,6 @@ impl LlamaSizes {
         Heads { value_width, ..Heads::grouped(self.heads, self.key_value_heads, self.head_width) }
     }
 
-    /// Returns whether `layer` has the attention window.
-    pub(super) fn is_windowed(&self, layer: usize) -> bool {
-        self.mixer(layer) == SequenceMixer::Sliding
-    }
-
     /// Returns whether `layer` rotates queries and keys.
     pub(super) fn rotates(&self, layer: usize) -> bool {
         let layers = &self.rope_layers;
@@ -357,64 +390,6 @@ impl LlamaSizes {
     /// Returns whether the rotation of queries and keys is of neighbouring columns. Latents have these apart.
     pub(super) fn rotates_neighbours(&self) -> bool {
         self.rope_interleaved && self.latent_width == 0
-    }
-
-    /// Returns whether layers with a window use other frequencies than layers without.
-    pub(super) fn windows_differ(&self) -> bool {
-        self.frequencies(false) != self.frequencies(true)
-    }
-
-    /// Returns the rotary frequencies of layers without a window, or with one.
-    pub(super) fn frequencies(&self, is_windowed: bool) -> Frequencies {
-        let scaling = match is_windowed && !self.window_rope_scaled {
-            true => Scaling::None,
-            false => self.scaling(),
-        };
-        let theta = if is_windowed { self.window_rope_theta } else { self.rope_theta };
-        Frequencies { width: self.rotated(), theta, scaling }
-    }
-
-    fn scaling(&self) -> Scaling {
-        let factor = self.rope_factor;
-        let context = self.rope_original_context;
-        let low = self.rope_low_turns;
-        let high = self.rope_high_turns;
-        match self.rope_scaling {
-            RopeScaling::None => Scaling::None,
-            RopeScaling::Linear => Scaling::Linear { factor },
-            RopeScaling::Llama3 => Scaling::Llama3 { factor, low, high, context },
-            RopeScaling::Yarn => Scaling::Yarn {
-                factor,
-                fast: high,
-                slow: low,
-                context,
-                truncates: self.rope_rounded,
-                attention: self.attention_factor(0.1 * libm::log(factor) + 1.0),
-            },
-            RopeScaling::LongRope => {
-                let factors = match self.context > context {
-                    true => &self.rope_long_factors,
-                    false => &self.rope_short_factors,
-                };
-                let pairs = self.rotated() / 2;
-                let factors = match factors[..] {
-                    [one] => vec![one; pairs],
-                    _ => factors.clone(),
-                };
-                let recommended = (1.0 + libm::log(factor) / libm::log(context as f64)).sqrt();
-                Scaling::LongRope { factors, attention: self.attention_factor(recommended) }
-            }
-        }
-    }
-
-    /// Returns the configured factor of queries and keys; by default `recommended` for an extended context,
-    /// otherwise 1.
-    fn attention_factor(&self, recommended: f64) -> f64 {
-        match some(self.rope_attention_factor) {
-            Some(_) => self.rope_attention_factor,
-            None if self.rope_factor > 1.0 => recommended,
-            None => 1.0,
-        }
     }
 }
 

@@ -46,8 +46,8 @@ impl Operands<'_> {
         taps.for_each(|(index, weights)| each(index, weights[self.width - 1 - lag]));
     }
 
-    /// Computes the convolution of channels `columns` before SiLU. `input(lag)` returns the channels of the row
-    /// `lag` rows before.
+    /// Computes the convolution of channels `columns` before SiLU. `input(lag)` returns the channels of the
+    /// row `lag` rows before.
     #[inline(always)]
     fn sum<'x>(
         &self,

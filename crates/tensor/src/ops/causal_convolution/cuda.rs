@@ -117,8 +117,8 @@ impl<'a> Call<'a> {
         self.launch(read, written, (RUN, runs), cost)
     }
 
-    /// Launches the kernel for `runs` runs of `rows_per_run` rows. `cost` is the bytes of memory, and the FLOPs
-    /// of an element and tap.
+    /// Launches the kernel for `runs` runs of `rows_per_run` rows. `cost` is the bytes of memory, and the
+    /// FLOPs of an element and tap.
     fn launch(
         &self,
         read: &[&Tensor],

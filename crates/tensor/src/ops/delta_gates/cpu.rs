@@ -2,7 +2,7 @@
 
 use device::parallel::for_pieces;
 
-use super::{Gates, Operands, Sizes};
+use super::operands::{Gates, Operands, Sizes};
 use crate::ops::{GradientTarget, rows};
 use crate::{Result, Tensor};
 
@@ -34,7 +34,10 @@ pub(super) fn forward(
     let b = operands.b.values()?;
     let log_speed = operands.log_speed.values()?;
     let bias = operands.bias.values()?;
-    let (a, b, log_speed, bias): (&[f32], &[f32], &[f32], &[f32]) = (&a, &b, &log_speed, &bias);
+    let a: &[f32] = &a;
+    let b: &[f32] = &b;
+    let log_speed: &[f32] = &log_speed;
+    let bias: &[f32] = &bias;
     each_row(&gates.decay, sizes.decays, |row, out| {
         for (c, out) in out.iter_mut().enumerate() {
             let speed = libm::expf(log_speed[c / sizes.channels()]);
@@ -60,8 +63,12 @@ pub(super) fn backward_input(
     let bias = operands.bias.values()?;
     let ddecay = gradients.decay.values()?;
     let drate = gradients.rate.values()?;
-    let (a, b, log_speed, bias): (&[f32], &[f32], &[f32], &[f32]) = (&a, &b, &log_speed, &bias);
-    let (ddecay, drate): (&[f32], &[f32]) = (&ddecay, &drate);
+    let a: &[f32] = &a;
+    let b: &[f32] = &b;
+    let log_speed: &[f32] = &log_speed;
+    let bias: &[f32] = &bias;
+    let ddecay: &[f32] = &ddecay;
+    let drate: &[f32] = &drate;
     each_row(&inputs.decay, sizes.decays, |row, out| {
         for (c, out) in out.iter_mut().enumerate() {
             let speed = libm::expf(log_speed[c / sizes.channels()]);
@@ -87,7 +94,10 @@ pub(super) fn backward_weight(
     let speeds = operands.log_speed.values()?;
     let biases = operands.bias.values()?;
     let ddecay = ddecay.values()?;
-    let (a, speeds, biases, ddecay): (&[f32], &[f32], &[f32], &[f32]) = (&a, &speeds, &biases, &ddecay);
+    let a: &[f32] = &a;
+    let speeds: &[f32] = &speeds;
+    let biases: &[f32] = &biases;
+    let ddecay: &[f32] = &ddecay;
     // Sums over rows in f64, rounded once.
     let sum = |c: usize, term: &dyn Fn(f32) -> f32| -> f64 {
         let row = |row: usize| {

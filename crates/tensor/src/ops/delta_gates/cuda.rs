@@ -3,7 +3,7 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::{Gates, Operands, Sizes};
+use super::operands::{Gates, Operands, Sizes};
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};

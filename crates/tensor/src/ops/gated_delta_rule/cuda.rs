@@ -3,8 +3,7 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::CHUNK;
-use super::operands::{DeltaHeads, Geometry, Gradients, Operands};
+use super::operands::{CHUNK, DeltaHeads, Geometry, Gradients, Operands};
 use super::workspace::gpu as arrays;
 use crate::ops::kernels::family;
 use crate::ops::{check, gpu};

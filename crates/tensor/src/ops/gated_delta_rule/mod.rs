@@ -1,21 +1,21 @@
-//! The gated delta rule (Yang and others, *Gated Delta Networks*, 2024): linear attention whose state forgets
-//! and corrects itself. With a decay by channel it is the rule of Kimi Delta Attention (2025).
+//! The gated delta rule (Yang and others, *Gated Delta Networks*, 2024): linear attention whose state
+//! forgets and corrects itself. With a decay by channel it is the rule of Kimi Delta Attention (2025).
 //!
-//! A head has a state S, `[width, value_width]`. Token t, with its normalised query q and key k, value v, decay
-//! α = e^g and rate β, updates it and reads it:
+//! A head has a state S, `[width, value_width]`. Token t, with its normalised query q and key k, value v,
+//! decay α = e^g and rate β, updates it and reads it:
 //!
 //! * S ← α · S, for each channel by itself if decays are by channel
 //! * S ← S + k · (β · (v − Sᵀk))ᵀ
 //! * o = Sᵀq
 //!
-//! Queries and keys are divided by their norms first, and queries by √width. All arithmetic is f32. Tokens are
-//! computed in chunks of [`CHUNK`], which follow each other in order; within a chunk the corrections of all
-//! tokens are one triangular system. A token that begins a document begins with an empty state.
+//! Queries and keys are divided by their norms first, and queries by √width. All arithmetic is f32. Tokens
+//! are computed in chunks of [`CHUNK`], which follow each other in order; within a chunk the corrections of
+//! all tokens are one triangular system. A token that begins a document begins with an empty state.
 //!
-//! Backward saves nothing but the operands. It computes the states at the chunks' beginnings again, into its
-//! workspace: they take width · value_width · 4 / 64 bytes for each token and head, 1,024 bytes for heads of
-//! 128 columns, which is four times the value of the token in bf16. A layer's workspace is freed before the
-//! next layer's backward, whereas saved states of all layers would add up.
+//! Backward saves nothing but the operands. It computes the states at the chunks' beginnings again, into
+//! its workspace: they take width · value_width · 4 / 64 bytes for each token and head, 1,024 bytes for
+//! heads of 128 columns, which is four times the value of the token in bf16. A layer's workspace is freed
+//! before the next layer's backward, whereas saved states of all layers would add up.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -23,7 +23,7 @@ mod operands;
 mod step;
 mod workspace;
 
-pub use operands::{DeltaHeads, DeltaSettings, Gradients, Operands, Output};
+pub use operands::{CHUNK, DeltaHeads, DeltaSettings, Gradients, Operands, Output};
 pub use step::step;
 
 use device::{Backend, Category, DType, Request};
@@ -31,9 +31,6 @@ use device::{Backend, Category, DType, Request};
 use super::check;
 use crate::{Result, Tensor};
 use operands::Geometry;
-
-/// Tokens of a chunk.
-pub const CHUNK: usize = 64;
 
 /// Computes the rule over whole sequences. With `keeps_state`, also returns the states after them.
 ///
@@ -65,8 +62,8 @@ pub fn forward(operands: &Operands<'_>, settings: DeltaSettings, keeps_state: bo
 }
 
 /// Computes the gradients of the operands of [`forward`] from the gradients of its output, `dy_blc`, and of
-/// the states after the sequences, if they have one. Gradients of a query or key head are added over its value
-/// heads in order. The gradient of the first states is returned if there are first states.
+/// the states after the sequences, if they have one. Gradients of a query or key head are added over its
+/// value heads in order. The gradient of the first states is returned if there are first states.
 pub fn backward(
     dy_blc: &Tensor,
     dstate: Option<&Tensor>,

@@ -1,8 +1,12 @@
 //! Operands, results and sizes of the gated delta rule.
 
-use super::CHUNK;
+use device::{Category, Device, Request};
+
 use crate::ops::check;
 use crate::{DType, Result, Tensor};
+
+/// Tokens of a chunk.
+pub const CHUNK: usize = 64;
 
 /// Numbers and widths of heads: consecutive value heads share a query and a key head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,14 @@ impl DeltaHeads {
     #[must_use]
     pub fn state_elements(&self) -> usize {
         self.value * self.width * self.value_width
+    }
+}
+
+impl DeltaHeads {
+    /// Allocates the states of `slots` sequences, `[slots, value heads, width, value width]` f32.
+    pub fn allocate(&self, device: &Device, slots: usize) -> Result<Tensor> {
+        let request = Request::new(Category::Buffer, "gated_delta_rule.states");
+        Tensor::empty(device, [slots, self.value, self.width, self.value_width], DType::F32, request)
     }
 }
 

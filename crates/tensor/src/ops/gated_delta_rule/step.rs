@@ -60,7 +60,10 @@ fn on_host(
     let decay = operands.decay.values()?;
     let rate = operands.rate.values()?;
     let documents = documents.read::<u32>()?;
-    let (qkv, decay, rate, documents): (&[f32], &[f32], &[f32], &[u32]) = (&qkv, &decay, &rate, &documents);
+    let qkv: &[f32] = &qkv;
+    let decay: &[f32] = &decay;
+    let rate: &[f32] = &rate;
+    let documents: &[u32] = &documents;
     let mut states = states.write::<f32>()?;
     let mut workspace = workspace.write::<f32>()?;
     let rows = workspace.chunks_exact_mut(3 * width + value_width);

@@ -5,8 +5,7 @@
 
 use device::{Category, Device, Request};
 
-use super::CHUNK;
-use super::operands::{DeltaHeads, Geometry};
+use super::operands::{CHUNK, DeltaHeads, Geometry};
 use crate::{DType, Result, Tensor};
 
 /// Allocates the workspace of the forward pass.

@@ -2,7 +2,7 @@
 
 use device::parallel::{for_pieces, for_tasks, simd};
 
-use super::{GateFunction, Gradients, Operands, Settings, runs};
+use super::operands::{GateFunction, Gradients, Operands, Settings, runs};
 use crate::ops::math::{exp, sum2};
 use crate::ops::rms_norm::cpu::rstd;
 use crate::ops::{GradientTarget, columns, rows};
@@ -22,7 +22,9 @@ pub(super) fn forward(operands: Operands<'_>, settings: Settings, y: &Tensor) ->
     let x = operands.x.values()?;
     let z = operands.z.values()?;
     let weight = operands.weight.values()?;
-    let (x, z, weight): (&[f32], &[f32], &[f32]) = (&x, &z, &weight);
+    let x: &[f32] = &x;
+    let z: &[f32] = &z;
+    let weight: &[f32] = &weight;
     let width = weight.len();
     let per_task = rows::per_task(width) * width;
     for_pieces(&mut y.values_mut()?, per_task, |index, y| {
@@ -54,7 +56,10 @@ pub(super) fn backward_input(
     let z = operands.z.values()?;
     let weight = operands.weight.values()?;
     let dy = dy.values()?;
-    let (x, z, weight, dy): (&[f32], &[f32], &[f32], &[f32]) = (&x, &z, &weight, &dy);
+    let x: &[f32] = &x;
+    let z: &[f32] = &z;
+    let weight: &[f32] = &weight;
+    let dy: &[f32] = &dy;
     let run = heads.div_ceil(runs(heads)) * width;
     let mut dx = gradients.x.values_mut()?;
     let mut dz = gradients.z.values_mut()?;

@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::{GateFunction, Gradients, Operands, Settings, runs};
+use super::operands::{GateFunction, Gradients, Operands, Settings, runs};
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};

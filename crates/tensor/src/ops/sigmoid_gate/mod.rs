@@ -22,7 +22,8 @@ pub fn forward(x: &Tensor, z: &Tensor) -> Result<Tensor> {
         Backend::Cpu => {
             let x_values = x.values()?;
             let z_values = z.values()?;
-            let (x_values, z_values): (&[f32], &[f32]) = (&x_values, &z_values);
+            let x_values: &[f32] = &x_values;
+            let z_values: &[f32] = &z_values;
             let [columns, gates] = [x.shape().columns(), z.shape().columns()];
             let per_task = rows::per_task(columns);
             for_pieces(&mut y.values_mut()?, per_task * columns, |index, y| {
@@ -53,7 +54,9 @@ pub fn backward(dy: &Tensor, x: &Tensor, z: &Tensor) -> Result<[Tensor; 2]> {
             let of_x = x.values()?;
             let of_z = z.values()?;
             let of_y = dy.values()?;
-            let (of_x, of_z, of_y): (&[f32], &[f32], &[f32]) = (&of_x, &of_z, &of_y);
+            let of_x: &[f32] = &of_x;
+            let of_z: &[f32] = &of_z;
+            let of_y: &[f32] = &of_y;
             let [columns, gates] = [x.shape().columns(), z.shape().columns()];
             let per_task = rows::per_task(columns);
             for_pieces(&mut gradients[0].values_mut()?, per_task * columns, |index, dx| {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use device::parallel::{map, simd};
 
-use super::operands::{CHUNK, StateHeads};
+use super::heads::{CHUNK, StateHeads};
 use crate::ops::math::{exp, sum2};
 
 /// Values of the operands, and sizes.
@@ -89,12 +89,12 @@ impl<'a> Scan<'a> {
     pub(super) fn forward(self, state: Option<&mut [f32]>, y_blc: &mut [f32]) {
         let StateHeads { heads, width, states, .. } = self.heads;
         let each = width * states;
-        let given = state.as_deref().filter(|_| self.documents.is_some());
+        let initial = state.as_deref().filter(|_| self.documents.is_some());
         let computed = map(self.sequences() * heads, |number| {
             simd(
                 #[inline(always)]
                 || {
-                    let own = given.and_then(|given| given.get(number * each..(number + 1) * each));
+                    let own = initial.and_then(|initial| initial.get(number * each..(number + 1) * each));
                     let mut state = own.map_or_else(|| vec![0.0; each], <[f32]>::to_vec);
                     let y = self.head(number).forward(&mut state);
                     (y, state)
@@ -200,7 +200,7 @@ impl<'a> Head<'a> {
         y
     }
 
-    /// Replaces the state that enters a chunk by the one that leaves it.
+    /// Replaces the state that enters a chunk by its leaving state.
     #[inline(always)]
     pub(super) fn advance(&self, chunk: &Chunk, state: &mut [f32]) {
         let width = self.scan.heads.width;

@@ -3,7 +3,8 @@
 use device::cuda::Launch;
 use device::{Family, Function, Region};
 
-use super::operands::{CHUNK, Gradients, Operands, StateHeads};
+use super::heads::{CHUNK, StateHeads};
+use super::operands::{Gradients, Operands};
 use super::workspace::Parts;
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::kernels::family;

@@ -3,7 +3,7 @@
 use device::parallel::{map, simd};
 
 use super::cpu::{Chunk, Head, Scan, add, softplus};
-use super::operands::{CHUNK, StateHeads};
+use super::heads::{CHUNK, StateHeads};
 use crate::ops::math::{exp, sum2};
 
 /// Gradients of one head of one sequence.
@@ -121,8 +121,8 @@ impl Head<'_> {
         }
     }
 
-    /// Adds the gradients of what a chunk's tokens read from the state that enters it, and add to the one that
-    /// leaves it.
+    /// Adds the gradients of what a chunk's tokens read from the state that enters it, and add to the one
+    /// that leaves it.
     #[inline(always)]
     fn through_states(
         &self,
@@ -187,7 +187,7 @@ impl Head<'_> {
         [of_a * self.a, gradients.skip, of_bias]
     }
 
-    /// Replaces the gradient of the state that leaves a chunk by that of the one that enters it.
+    /// Replaces the gradient of a chunk's leaving state by the entering state's.
     #[inline(always)]
     fn retreat(&self, chunk: &Chunk, dy_blc: &[f32], gradient: &mut [f32]) {
         let width = self.scan.heads.width;

@@ -1,14 +1,15 @@
 //! Scans of selective state spaces (Dao and Gu, *Transformers are SSMs*, 2024), as in Mamba-2.
 //!
 //! A head of some columns has a state with a row for each element of B and C. With dt = softplus(raw + bias)
-//! within limits and A = −exp(a_log): state(t) = exp(dt·A) · state(t − 1) + dt · B ⊗ x, and y = C · state + d ·
-//! x. A state does not pass from one document to the next. Sequences are computed in chunks of a fixed number
-//! of tokens: within a chunk by pairs of tokens, and from chunk to chunk by states, in order. States, decays
-//! and all sums are f32.
+//! within limits and A = −exp(a_log): state(t) = exp(dt·A) · state(t − 1) + dt · B ⊗ x, and y = C · state + d
+//! · x. A state does not pass from one document to the next. Sequences are computed in chunks of a fixed
+//! number of tokens: within a chunk by pairs of tokens, and from chunk to chunk by states, in order. States,
+//! decays and all sums are f32.
 
 mod cpu;
 pub(crate) mod cuda;
 mod gradients;
+mod heads;
 mod operands;
 mod workspace;
 
@@ -16,13 +17,14 @@ use device::{Backend, Category, DType, Request};
 
 use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
-pub use operands::{Gradients, Operands, StateHeads};
+pub use heads::StateHeads;
+pub use operands::{Gradients, Operands};
 
 /// Computes the scan of every sequence; the result is `[batch, time, heads · width]`.
 ///
-/// `state` has the states of the first sequences, `[slots, heads, states, width]` f32, which the call replaces
-/// by those after the last token. They are read for documents that start before the sequence; without
-/// documents every sequence starts with zeros.
+/// `state` has the states of the first sequences, `[slots, heads, states, width]` f32, which the call
+/// replaces by those after the last token. They are read for documents that start before the sequence;
+/// without documents every sequence starts with zeros.
 ///
 /// # Errors
 /// Shapes or types that do not agree, groups that do not divide the heads, more states than sequences, out of

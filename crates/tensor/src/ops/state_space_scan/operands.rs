@@ -1,31 +1,16 @@
 //! Operands of a scan, and their sizes.
 
-use device::{Category, DType, Device, Request};
+use device::DType;
 
 use super::cpu;
+use super::heads::{CHUNK, StateHeads};
 use crate::ops::{check, rotary};
 use crate::{Result, Tensor};
-
-/// Tokens of a chunk.
-pub(super) const CHUNK: usize = 64;
-
-/// Sizes of the heads of a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateHeads {
-    /// Number of heads.
-    pub heads: usize,
-    /// Number of groups of heads that share B and C.
-    pub groups: usize,
-    /// Columns of a head.
-    pub width: usize,
-    /// Rows of a head's state.
-    pub states: usize,
-}
 
 /// Operands of a scan, all of one type but for the documents.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
-    /// The columns of x of all heads, then those of B and of C of all groups: `[batch, time, columns]`.
+    /// The columns of x of all heads, then the columns of B and of C of all groups: `[batch, time, columns]`.
     pub xbc: &'a Tensor,
     /// Time steps before their bias and softplus, `[batch, time, heads]`.
     pub dt: &'a Tensor,
@@ -44,7 +29,7 @@ pub struct Operands<'a> {
     pub documents: Option<&'a Tensor>,
 }
 
-/// Gradients of a scan's inputs, and partial sums of those of its weights.
+/// Gradients of a scan's inputs, and partial sums of its weights' gradients.
 #[derive(Clone, Debug)]
 pub struct Gradients {
     /// Gradient of x, B and C.
@@ -53,35 +38,6 @@ pub struct Gradients {
     pub dt: Tensor,
     /// Sums of each chunk for `a_log`, `d` and `bias`, `[batch · chunks, 3 · heads]` f32.
     pub sums: Tensor,
-}
-
-impl StateHeads {
-    /// Returns the columns of x of all heads.
-    #[must_use]
-    pub const fn columns(&self) -> usize {
-        self.heads * self.width
-    }
-
-    /// Returns the columns of x, B and C.
-    #[must_use]
-    pub const fn packed_columns(&self) -> usize {
-        self.columns() + 2 * self.groups * self.states
-    }
-
-    /// Returns the heads of one of `parts` equal parts.
-    #[must_use]
-    pub const fn divided(self, parts: usize) -> Self {
-        StateHeads { heads: self.heads / parts, groups: self.groups / parts, ..self }
-    }
-
-    /// Allocates the states of `slots` sequences, `[slots, heads, states, width]` f32.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn allocate(&self, device: &Device, slots: usize) -> Result<Tensor> {
-        let request = Request::new(Category::Buffer, "state_space_scan.state");
-        Tensor::empty(device, [slots, self.heads, self.states, self.width], DType::F32, request)
-    }
 }
 
 impl Operands<'_> {

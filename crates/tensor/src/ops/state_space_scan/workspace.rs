@@ -1,6 +1,7 @@
 //! Workspaces of scans on a GPU, in f32.
 
-use super::operands::{Operands, StateHeads};
+use super::heads::StateHeads;
+use super::operands::Operands;
 
 /// Elements of the arrays of a workspace, in their order.
 pub(super) struct Parts {

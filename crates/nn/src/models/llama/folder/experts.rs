@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::family::{ExpertLayout, FolderOption, Keys, Settings};
+use super::names;
 use crate::hugging_face::{FolderConfig, FolderTensor};
 use crate::layers::ScoreFunction;
 use crate::models::llama::sizes::LlamaSizes;
@@ -259,7 +260,11 @@ pub(super) const BOUNDED_GATE: FolderOption = FolderOption {
 };
 
 /// Returns the tensors of a layer's experts.
-pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, layout: ExpertLayout) -> Vec<FolderTensor> {
+pub(super) fn tensors(
+    layer: &str,
+    sizes: &LlamaSizes,
+    (model_type, layout): (&str, ExpertLayout),
+) -> Vec<FolderTensor> {
     let LlamaSizes { width, experts, .. } = *sizes;
     let router = format!("{layer}.{}.{}", layout.module, layout.router);
     let ours = format!("{layer}.mlp");
@@ -275,9 +280,11 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, layout: ExpertLayout) -> 
         let shape = if layout.correction_is_matrix { &row[..] } else { &row[1..] };
         tensors.push(whole(name, format!("{ours}.router.correction"), shape));
     }
-    let theirs = format!("{layer}.{}.experts", layout.module);
+    let layer_module = format!("{layer}.{}", layout.module);
+    let theirs = format!("{layer_module}.experts");
     let ours = format!("{ours}.experts");
     match layout.parts {
+        None if names::fuses_gate(model_type) => tensors.extend(of_layers((&layer_module, &ours), sizes)),
         Some(parts) => {
             (0..experts).for_each(|expert| tensors.extend(of_expert((&theirs, &ours), sizes, parts, expert)));
         }
@@ -308,6 +315,19 @@ fn of_expert(
         tensor(gate, "gate_up", 2 * expert * hidden, [hidden, width]),
         tensor(up, "gate_up", (2 * expert + 1) * hidden, [hidden, width]),
         tensor(down, "down", expert * width, [width, hidden]),
+    ]
+}
+
+/// Returns the tensors of all experts of a layer, if a folder stores them together and not transposed.
+fn of_layers((theirs, ours): (&str, &str), sizes: &LlamaSizes) -> [FolderTensor; 2] {
+    let LlamaSizes { experts, expert_width: hidden, width, .. } = *sizes;
+    let tensor = |theirs_layer: &str, layer: &str, shape: [usize; 3]| {
+        let name = format!("{theirs}.{theirs_layer}.weight");
+        FolderTensor::whole(name, format!("{ours}.{layer}_proj.weight"), &shape)
+    };
+    [
+        tensor("input_linear", "gate_up", [experts, 2 * hidden, width]),
+        tensor("output_linear", "down", [experts, width, hidden]),
     ]
 }
 

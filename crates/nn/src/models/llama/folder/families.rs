@@ -2,6 +2,7 @@
 
 use keys::Value;
 
+use super::convolutions::{ADJUSTED_WIDTH, CONVOLUTIONS};
 use super::ernie::{BIASES, EVERY_BIAS, MOE_EXPERTS};
 use super::experts::{
     ALL_EXPERTS, BOUNDED_GATE, DENSE_OR_ROUTED, GATED_EXPERTS, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS,
@@ -17,6 +18,8 @@ use super::options::{
     OUTPUT_BIAS, PADDING, QK_NORM, QKV_BIAS, QUARTER_ROPE, QUERY_SCALAR, ROPE_LAYERS, SWITCHED_WINDOW,
     WHOLE_ROPE, WINDOW_ROPE,
 };
+use super::side_by_side::SIDE_BY_SIDE;
+use super::state_spaces::{POSITIONS, SHARED_EXPERTS, STATE_SPACES};
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::LlamaSizes;
 
@@ -210,6 +213,34 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         absent: Absent { epsilon: 1e-5, ..LLAMA },
         options: &[PADDING, NO_WINDOW, QKV_BIAS, QK_NORM, HALF_ROPE, ROUTED_EXPERTS],
         experts: Some(ROUTER),
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "lfm2",
+        architecture: "Lfm2ForCausalLM",
+        absent: Absent { tied: true, epsilon: 1e-5, theta: [1_000_000.0; 2], padding: Some(0), ..LLAMA },
+        fixed: |_| Ok(vec![(LlamaSizes::qk_norm, true.into())]),
+        options: &[PADDING, CONVOLUTIONS, ADJUSTED_WIDTH, FLAT_ROPE],
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "granitemoehybrid",
+        architecture: "GraniteMoeHybridForCausalLM",
+        absent: Absent { theta: [10_000.0; 2], ..LLAMA },
+        options: &[PADDING, STATE_SPACES, POSITIONS, MULTIPLIERS, ATTENTION_BIAS, FLAT_ROPE, SHARED_EXPERTS],
+        experts: Some(ExpertLayout {
+            module: "block_sparse_moe",
+            router: "router.layer",
+            parts: None,
+            ..ROUTER
+        }),
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "falcon_h1",
+        architecture: "FalconH1ForCausalLM",
+        absent: Absent { epsilon: 1e-5, theta: [100_000.0; 2], padding: Some(0), ..LLAMA },
+        options: &[PADDING, SIDE_BY_SIDE, ATTENTION_BIAS, MLP_BIAS, FLAT_ROPE],
         ..USUAL
     },
     FolderFamily {

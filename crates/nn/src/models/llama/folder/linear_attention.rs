@@ -6,8 +6,8 @@ use super::family::{FolderOption, Keys, Settings};
 use super::options::unsupported_type;
 use crate::hugging_face::{FolderConfig, FolderTensor};
 use crate::layers::DeltaLayout;
-use crate::models::llama::mixers::SequenceMixer;
-use crate::models::llama::sizes::{FULL, LlamaSizes};
+use crate::models::llama::mixers::{FULL, SequenceMixer};
+use crate::models::llama::sizes::LlamaSizes;
 
 /// Names of the settings of linear attention.
 const NAMES: &[&str] = &[

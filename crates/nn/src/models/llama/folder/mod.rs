@@ -3,6 +3,7 @@
 //! Queries, keys and values are rows of one parameter, as are gate and up. Each family is a record of
 //! [`families`]; shared options translate settings in both directions.
 
+mod convolutions;
 mod ernie;
 mod experts;
 mod families;
@@ -10,9 +11,12 @@ mod family;
 mod latents;
 mod linear_attention;
 mod minimax;
+mod names;
 mod options;
 pub(crate) mod reader;
 mod rope;
+mod side_by_side;
+mod state_spaces;
 mod tensors;
 
 use std::path::Path;
@@ -58,7 +62,12 @@ const ACTIVATIONS: [(&str, &[&str]); 3] =
 fn keys(config: &FolderConfig) -> Result<Keys, String> {
     let family = family(config)?;
     check(config, family)?;
-    let mut keys: Keys = vec![
+    // Options come first: the first value of a key holds.
+    let mut keys = (family.fixed)(config)?;
+    for option in family.options {
+        keys.extend((option.read)(config, family)?);
+    }
+    keys.extend(vec![
         (LlamaSizes::layers, config.count("num_hidden_layers")?.into()),
         (LlamaSizes::heads, config.count("num_attention_heads")?.into()),
         (LlamaSizes::key_value_heads, family.key_value_heads(config)?.into()),
@@ -70,13 +79,9 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
         (LlamaSizes::activation, activation(config, family)?.into()),
         (LlamaSizes::norm_epsilon, config.number("rms_norm_eps")?.unwrap_or(family.absent.epsilon).into()),
         (LlamaSizes::hugging_face, family.model_type.into()),
-    ];
+    ]);
     if has_dense_width(family) {
         keys.push((LlamaSizes::feed_forward, config.count("intermediate_size")?.into()));
-    }
-    keys.extend((family.fixed)(config)?);
-    for option in family.options {
-        keys.extend((option.read)(config, family)?);
     }
     Ok(keys)
 }

@@ -6,7 +6,8 @@ use system::quoted::shortened;
 use super::family::{FolderFamily, FolderOption, Keys, Settings};
 use super::rope;
 use crate::hugging_face::FolderConfig;
-use crate::models::llama::sizes::{FULL, LlamaSizes, SLIDING};
+use crate::models::llama::mixers::{FULL, SLIDING};
+use crate::models::llama::sizes::LlamaSizes;
 
 /// Rejects attention windows.
 pub(super) const NO_WINDOW: FolderOption = FolderOption {

@@ -7,7 +7,7 @@ use crate::hugging_face::readers::CONFIG;
 /// Settings of all families of folders.
 pub(crate) const LLAMA: Reader = Reader {
     of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5, \
-         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5",
+         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1",
     keys: &[
         FileKey::known(
             &[
@@ -135,6 +135,49 @@ pub(crate) const LLAMA: Reader = Reader {
             ],
             "latents of DeepSeek",
         ),
+        FileKey::known(
+            &["conv_L_cache", "conv_bias", "full_attn_idxs", "norm_eps", "tie_embedding"],
+            "short convolutions of LFM2",
+        ),
+        FileKey::known(
+            &["block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"],
+            "width of the feed-forward layers of LFM2",
+        ),
+        FileKey::known(
+            &[
+                "layers_block_type",
+                "mamba_n_heads",
+                "mamba_n_groups",
+                "mamba_d_state",
+                "mamba_d_head",
+                "mamba_d_conv",
+                "mamba_expand",
+                "mamba_conv_bias",
+                "mamba_proj_bias",
+                "time_step_limit",
+            ],
+            "layers of Mamba-2",
+        ),
+        FileKey::known(
+            &["mamba_d_ssm", "mamba_rms_norm", "mamba_norm_before_gate", "projectors_bias"],
+            "layers of Mamba-2 in Falcon-H1",
+        ),
+        FileKey::known(
+            &[
+                "attention_in_multiplier",
+                "attention_out_multiplier",
+                "key_multiplier",
+                "ssm_in_multiplier",
+                "ssm_out_multiplier",
+                "ssm_multipliers",
+                "mlp_multipliers",
+                "lm_head_multiplier",
+            ],
+            "Falcon-H1's factors",
+        ),
+        FileKey::known(&["mamba_chunk_size"], "the length of chunks is fixed"),
+        FileKey::known(&["position_embedding_type"], "\"rope\", or \"nope\": no layer has positions"),
+        FileKey::known(&["shared_intermediate_size"], "width of Granite 4's shared layers"),
         FileKey::known(&["pad_token_id"], "a token whose embedding has no gradient, in some families"),
         FileKey::refused(
             &[

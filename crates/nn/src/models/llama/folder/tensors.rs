@@ -2,10 +2,9 @@
 
 use super::experts;
 use super::family::FolderFamily;
-use super::latents;
-use super::linear_attention;
+use super::{latents, linear_attention, names, state_spaces};
 use crate::hugging_face::FolderTensor;
-use crate::layers::QkNormSpan;
+use crate::layers::{QkNormSpan, ShortConvolutionSizes};
 use crate::models::llama::sizes::LlamaSizes;
 
 /// Name of the embedding table.
@@ -21,17 +20,30 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
         let name = format!("model.layers.{layer}");
         let norm = |part: &str| same(&format!("{name}.{part}.weight"), &[sizes.width]);
         tensors.extend(sizes.norm_position.all_names().map(norm));
-        tensors.extend(match sizes.attends(layer) {
-            true => attention(&name, sizes, family),
-            false => linear_attention::tensors(&name, sizes),
-        });
+        if let Some(convolution) = sizes.convolution(layer) {
+            tensors.extend(short_convolution(&name, sizes.width, convolution));
+        }
+        if let Some(states) = sizes.state_space(layer) {
+            tensors.extend(state_spaces::tensors(&name, sizes.width, states));
+        }
+        if sizes.delta(layer).is_some() {
+            tensors.extend(linear_attention::tensors(&name, sizes));
+        }
+        if sizes.attends(layer) {
+            tensors.extend(attention(&name, sizes, family));
+        }
         let dense = |part: &str, hidden, bias| {
-            feed_forward(format!("{name}.{part}"), [sizes.width, hidden], bias, family.is_fused)
+            feed_forward(
+                format!("{name}.{part}"),
+                [sizes.width, hidden],
+                bias,
+                family.is_fused || names::fuses_gate(family.model_type),
+            )
         };
         match family.experts.filter(|_| sizes.has_experts(layer)) {
             None => tensors.extend(dense("mlp", sizes.feed_forward, sizes.mlp_bias)),
             Some(layout) => {
-                tensors.extend(experts::tensors(&name, sizes, layout));
+                tensors.extend(experts::tensors(&name, sizes, (family.model_type, layout)));
                 if sizes.shared_expert_width > 0 {
                     let mut shared = dense("mlp.shared_experts", sizes.shared_expert_width, false);
                     if sizes.shared_expert_gate {
@@ -48,6 +60,7 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     if !sizes.tied {
         tensors.push(same(HEAD, &table));
     }
+    names::rename(&mut tensors, family.model_type);
     tensors
 }
 
@@ -62,6 +75,18 @@ fn rename_shared(tensors: &mut [FolderTensor]) {
 /// Returns a tensor with the same name as its parameter.
 fn same(name: &str, shape: &[usize]) -> FolderTensor {
     FolderTensor::whole(name.to_owned(), name.to_owned(), shape)
+}
+
+/// Returns the tensors of a layer's short convolution.
+fn short_convolution(prefix: &str, width: usize, sizes: ShortConvolutionSizes) -> Vec<FolderTensor> {
+    let layers: [(&str, &[usize]); 3] =
+        [("in_proj", &[3 * width, width]), ("conv", &[width, 1, sizes.taps]), ("out_proj", &[width, width])];
+    let tensors = |(layer, shape): (&str, &[usize])| {
+        let name = format!("{prefix}.conv.{layer}");
+        let bias = sizes.bias.then(|| same(&format!("{name}.bias"), &shape[..1]));
+        std::iter::once(same(&format!("{name}.weight"), shape)).chain(bias)
+    };
+    layers.into_iter().flat_map(tensors).collect()
 }
 
 /// Returns the tensors of a layer's attention.

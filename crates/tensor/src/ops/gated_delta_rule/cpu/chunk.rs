@@ -1,7 +1,7 @@
 //! One chunk of one value head on the host, in contiguous tiles.
 
-use super::Sequence;
-use crate::ops::gated_delta_rule::CHUNK;
+use super::sequence::Sequence;
+use crate::ops::gated_delta_rule::operands::CHUNK;
 use crate::ops::math::{exp, sum2};
 
 /// Splits tiles off a piece of workspace.
@@ -242,13 +242,13 @@ impl<'a> Chunk<'a> {
 
 /// Adds `factor` times `from` to `to`.
 #[inline(always)]
-pub(in crate::ops::gated_delta_rule) fn add(to: &mut [f32], factor: f32, from: &[f32]) {
+pub(in crate::ops) fn add(to: &mut [f32], factor: f32, from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from);
 }
 
 /// Writes `scale` times `x`, divided by its norm.
 #[inline(always)]
-pub(in crate::ops::gated_delta_rule) fn normalise(x: &[f32], scale: f32, epsilon: f32, y: &mut [f32]) {
+pub(in crate::ops) fn normalise(x: &[f32], scale: f32, epsilon: f32, y: &mut [f32]) {
     let factor = scale * reciprocal_norm(x, epsilon);
     y.iter_mut().zip(x).for_each(|(y, x)| *y = x * factor);
 }

@@ -2,11 +2,11 @@
 
 mod backward;
 mod chunk;
+mod sequence;
 
 use device::parallel::{for_pieces, simd};
 
-use super::CHUNK;
-use super::operands::{DeltaSettings, Geometry, Gradients, Operands};
+use super::operands::{CHUNK, Geometry, Gradients, Operands};
 use super::workspace::HostTask;
 use crate::ops::rotary::check_documents;
 use crate::ops::rows;
@@ -14,16 +14,7 @@ use crate::{Result, Tensor};
 use backward::ChunkGradients;
 use chunk::{Chunk, Split, reciprocal_norm};
 pub(super) use chunk::{add, normalise};
-
-/// Operands of one sequence.
-struct Sequence<'a> {
-    time: usize,
-    settings: DeltaSettings,
-    qkv: &'a [f32],
-    decay: &'a [f32],
-    rate: &'a [f32],
-    documents: Option<&'a [u32]>,
-}
+use sequence::Sequence;
 
 /// Operands of all sequences.
 struct Arrays<'a> {
@@ -128,7 +119,8 @@ pub(super) fn backward(
     let task = HostTask::backward(geometry);
     let dy_blc = dy_blc.values()?;
     let dstate = dstate.map(Tensor::values).transpose()?;
-    let (dy_blc, dstate): (&[f32], Option<&[f32]>) = (&dy_blc, dstate.as_deref());
+    let dy_blc: &[f32] = &dy_blc;
+    let dstate: Option<&[f32]> = dstate.as_deref();
     let mut workspace = workspace.write::<f32>()?;
     with_arrays(operator, operands, geometry, |arrays| {
         for_pieces(&mut workspace, task.words, |index, piece| {

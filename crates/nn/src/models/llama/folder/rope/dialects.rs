@@ -6,7 +6,7 @@ use system::quoted::shortened;
 
 use crate::hugging_face::FolderConfig;
 use crate::hugging_face::readers::ROPE;
-use crate::models::llama::sizes::{FULL, SLIDING};
+use crate::models::llama::mixers::{FULL, SLIDING};
 
 const PARAMETERS: &str = "rope_parameters";
 const SCALING: &str = "rope_scaling";

@@ -8,7 +8,8 @@ use system::quoted::shortened;
 
 use super::family::{FolderFamily, Keys, Settings};
 use crate::hugging_face::FolderConfig;
-use crate::models::llama::sizes::{FULL, LlamaSizes, RopeScaling, SLIDING};
+use crate::models::llama::mixers::{FULL, SLIDING};
+use crate::models::llama::sizes::{LlamaSizes, RopeScaling};
 
 /// Names of the settings for one set of frequencies.
 pub(super) const FLAT_NAMES: &[&str] = &[

@@ -1,0 +1,36 @@
+//! Names of modules that differ from Llama's in some families.
+
+use crate::hugging_face::FolderTensor;
+
+/// Modules that a family calls otherwise: the `model_type`, our name and the folder's.
+const RENAMED: &[(&str, &str, &str)] = &[
+    ("lfm2", ".input_layernorm.", ".operator_norm."),
+    ("lfm2", ".post_attention_layernorm.", ".ffn_norm."),
+    ("lfm2", ".mlp.gate_proj.", ".feed_forward.w1."),
+    ("lfm2", ".mlp.up_proj.", ".feed_forward.w3."),
+    ("lfm2", ".mlp.down_proj.", ".feed_forward.w2."),
+    ("lfm2", ".self_attn.o_proj.", ".self_attn.out_proj."),
+    ("lfm2", ".q_norm.", ".q_layernorm."),
+    ("lfm2", ".k_norm.", ".k_layernorm."),
+    ("lfm2", "model.norm.", "model.embedding_norm."),
+    ("granitemoehybrid", ".mlp.shared_experts.", ".shared_mlp."),
+    ("granitemoehybrid", ".mlp.gate_up_proj.", ".shared_mlp.gate_up_proj."),
+    ("granitemoehybrid", ".mlp.down_proj.", ".shared_mlp.down_proj."),
+    ("granitemoehybrid", ".shared_mlp.gate_up_proj.", ".shared_mlp.input_linear."),
+    ("granitemoehybrid", ".shared_mlp.down_proj.", ".shared_mlp.output_linear."),
+    ("falcon_h1", ".post_attention_layernorm.", ".pre_ff_layernorm."),
+    ("falcon_h1", ".mlp.", ".feed_forward."),
+    ("falcon_h1", "model.norm.", "model.final_layernorm."),
+];
+
+/// Returns whether the gate and the layer beside it are one tensor, though queries, keys and values are not.
+pub(super) fn fuses_gate(model_type: &str) -> bool {
+    model_type == "granitemoehybrid"
+}
+
+/// Gives tensors the names of a family's folders.
+pub(super) fn rename(tensors: &mut [FolderTensor], model_type: &str) {
+    for (_, ours, theirs) in RENAMED.iter().filter(|(name, ..)| *name == model_type) {
+        tensors.iter_mut().for_each(|tensor| tensor.name = tensor.name.replace(ours, theirs));
+    }
+}

@@ -1,0 +1,66 @@
+//! Tests of layers with a recurrent state: linear attention by the gated delta rule.
+
+use super::{BLOCK, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, ZERO_3, ZERO_BUBBLE, check_on_devices};
+use crate::common::runs::LLAMA;
+
+const TWO: &str = "parallel.tensor=2";
+const FOUR: &str = "parallel.tensor=4";
+
+const TYPES: &str = "model.layer_types=['linear_attention', 'full_attention']";
+const GATE: &str = "model.attention_gate=true";
+const VALUES: &str = "model.linear_value_heads=4";
+const KEY_WIDTH: &str = "model.linear_key_width=8";
+const VALUE_WIDTH: &str = "model.linear_value_width=12";
+
+/// Linear attention in half of the layers, on whole sequences and on documents, with shared key heads and
+/// experts, in bf16, and with layers in shards.
+const LINEAR: &[Row] = &[
+    (
+        LLAMA,
+        &[
+            TYPES,
+            GATE,
+            VALUES,
+            KEY_WIDTH,
+            VALUE_WIDTH,
+            "model.linear_key_heads=2",
+            "model.qk_norm=true",
+            "model.rope_width=4",
+            "model.norms_less_one=true",
+            "data.separator=10",
+            "data.document_mask=true",
+        ],
+        &[
+            &[],
+            &["parallel.data=4", ZERO_3, PAIRS, BLOCK],
+            &[PIPELINE, ZERO_BUBBLE],
+            &[PIPELINE, PAIR, SHARDED],
+        ],
+    ),
+    (
+        LLAMA,
+        &[
+            LANES,
+            TYPES,
+            VALUES,
+            KEY_WIDTH,
+            "model.linear_key_heads=4",
+            "model.linear_layout=grouped",
+            "model.linear_negative_eigenvalues=true",
+            "model.key_value_heads=4",
+            "model.experts=4",
+            "model.shared_expert_width=16",
+            "model.shared_expert_gate=true",
+            "precision.compute=bf16",
+            "precision.weights=f32",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3]],
+    ),
+    (LLAMA, &[TYPES, GATE, "optim.kind=muon", "train.steps=2"], ONCE),
+];
+
+#[test]
+fn linear_attention_has_equal_bits_on_every_grid() {
+    check_on_devices(LINEAR);
+}

@@ -1,0 +1,51 @@
+//! Tests of models with layers that have a state over the sequence.
+
+use super::{BLOCK, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check_on_devices};
+use crate::common::runs::LLAMA;
+
+/// Short convolutions in three of four layers.
+const CONVOLUTIONS: &[&str] = &[
+    "model.layer_types=['convolution', 'convolution', 'full_attention', 'convolution']",
+    "model.convolution_bias=true",
+    "model.qk_norm=true",
+    "model.tied=true",
+    "train.steps=3",
+];
+/// State spaces in three of four layers, with groups and limits.
+const STATE_SPACES: &[&str] = &[
+    "model.layer_types=['state_space', 'full_attention', 'state_space', 'state_space']",
+    "model.state_heads=4",
+    "model.state_head_width=6",
+    "model.state_width=5",
+    "model.state_groups=2",
+    "model.state_norm_groups=2",
+    "model.state_least_step=0.01",
+    "model.state_largest_step=2.0",
+    "model.rope_layers=[0]",
+    "train.steps=3",
+];
+const TWO_LANES: &[&str] = &["parallel.tensor_lanes=2"];
+
+#[test]
+fn recurrent_layers_have_equal_bits_and_planned_bytes() {
+    let grids: &[&[&str]] = &[
+        &["parallel.data=1"],
+        &["parallel.data=2", SHARDED, BLOCK],
+        &["parallel.data=4", ZERO_3, PAIRS],
+        &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_2],
+        &["parallel.pipeline=2", ZERO_BUBBLE],
+    ];
+    let divided: &[&[&str]] = &[
+        &["parallel.data=1"],
+        &["parallel.tensor=2", "parallel.data=2", ZERO_3],
+        &["parallel.tensor=2", "parallel.pipeline=2", BLOCK],
+    ];
+    let [convolutions, states] = [CONVOLUTIONS, STATE_SPACES].map(|options| [options, TWO_LANES].concat());
+    let rows: [Row; 4] = [
+        (LLAMA, CONVOLUTIONS, grids),
+        (LLAMA, STATE_SPACES, grids),
+        (LLAMA, &convolutions, divided),
+        (LLAMA, &states, divided),
+    ];
+    check_on_devices(&rows);
+}
