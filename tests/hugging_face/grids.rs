@@ -60,8 +60,10 @@ pub(super) fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'stat
     let mut all: Vec<(_, &[&[&str]])> = Vec::new();
     for name in MODELS {
         if RECURRENT.contains(name) {
-            let divided = if ONE_GROUP.contains(name) { &[][..] } else { &RECURRENT_GRIDS[3..] };
-            all.extend([(*name, &RECURRENT_GRIDS[..3]), (*name, divided)]);
+            all.extend([(*name, &RECURRENT_GRIDS[..1]), (*name, &RECURRENT_GRIDS[1..3])]);
+            if !ONE_GROUP.contains(name) {
+                all.push((*name, &RECURRENT_GRIDS[3..]));
+            }
             continue;
         }
         match (is_on_all_grids(name), *name == WHOLE) {
