@@ -10,8 +10,8 @@ use worker::Setup;
 /// Minimum number of generated micro-batches.
 const FEWEST: usize = 4;
 
-/// Replaces a setup's synthetic images or samples by a few generated micro-batches, at least one step's, used in
-/// rotation. Also returns their number. Other data is unchanged.
+/// Replaces a setup's synthetic images or samples by a few generated micro-batches, at least one step's,
+/// used in rotation. Also returns their number. Other data is unchanged.
 pub(crate) fn cycled(setup: Setup) -> (Setup, Option<usize>) {
     let config = &setup.config;
     let makes_tokens = matches!(config.model.examples(), Examples::Tokens { .. });

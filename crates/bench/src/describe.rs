@@ -41,8 +41,8 @@ const LINK_BYTES: usize = 1 << 30;
 /// small model run on the largest power of two of the available GPUs. Then the GPUs make all connections that
 /// any run may make. The result contains the memory that the driver reports as used, and the measured rates.
 /// Finally the GPUs share the measurement of many models' steps; `progress` gets the numbers of measured and
-/// of all steps. With [`Extent::Quick`] only a few steps are measured, by which the repository's description of
-/// such a GPU is scaled; the ratios are returned, too.
+/// of all steps. With [`Extent::Quick`] a few steps are measured, and the repository's description of such a
+/// GPU is scaled to them. Also returns the ratios of the scaling.
 ///
 /// # Errors
 /// The target is a file, which already is a description, or GPUs are missing or fail.

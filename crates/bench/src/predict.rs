@@ -13,7 +13,7 @@ use crate::describe::legible;
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, measures_gpu, median};
 pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
-pub use measured::CallDifference;
+pub use measured::{CallDifference, FamilyDifference};
 use measured::{MeasuredStep, measure};
 
 /// A configuration's predicted and measured step.
@@ -30,23 +30,12 @@ pub struct Prediction {
     pub predicted_step_seconds: Option<f64>,
     /// Median measured seconds of a step.
     pub measured_step_seconds: f64,
-    /// Families of calls, or phases of a step of several ranks, sorted by the difference between predicted and
-    /// measured time, the largest first.
+    /// Families of calls, or phases of a step of several ranks, sorted by the difference between
+    /// predicted and measured time, the largest first.
     pub families: Vec<FamilyDifference>,
     /// Calls by kind and size; empty unless requested, and for several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallDifference>,
-}
-
-/// Predicted and measured time of one family of calls in a step, or of one phase.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FamilyDifference {
-    /// Name of the family.
-    pub family: String,
-    /// Predicted seconds.
-    pub predicted_seconds: f64,
-    /// Measured seconds.
-    pub measured_seconds: f64,
 }
 
 impl Prediction {
@@ -56,8 +45,9 @@ impl Prediction {
         Some(self.predicted_step_seconds? / self.measured_step_seconds - 1.0)
     }
 
-    /// Returns the same measurement with a new prediction, for the device described by `target`. Families keep
-    /// the predicted times of the first prediction. `None` if the configuration is unknown or does not fit.
+    /// Returns the same measurement with a new prediction, for the device described by `target`. Families
+    /// keep the predicted times of the first prediction. `None` if the configuration is unknown or does
+    /// not fit.
     pub fn again(&self, target: &PlanTarget) -> Result<Option<Self>> {
         let Some(case) = PredictCase::again(&self.model, &self.set) else { return Ok(None) };
         let predicted = match predict(&case, target) {

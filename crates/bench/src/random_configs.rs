@@ -20,7 +20,7 @@ const TEXT: &str = "[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000\n";
 pub struct RandomConfig {
     /// Family of the model.
     pub family: &'static str,
-    /// Its keys, each as `section.key=value`.
+    /// Keys of the configuration, each as `section.key=value`.
     pub sets: Vec<String>,
 }
 
@@ -318,7 +318,8 @@ impl Drawn {
 
     /// Divides the ranks over the axes.
     fn grid(&mut self, draw: &mut Draw, RandomRanks { ranks, share_gpu }: RandomRanks, is_transformer: bool) {
-        let (mut lanes, mut left) = (1, ranks);
+        let mut lanes = 1;
+        let mut left = ranks;
         let mut sizes = [1_usize; 4];
         while left > 1 {
             // Data-parallel ranks are the most common.

@@ -22,9 +22,9 @@ impl Work {
 /// their minimum work nor from their blocks have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Units of work, each of which one multiprocessor computes.
+    /// Units of work, each computed by one multiprocessor.
     pub units: u64,
-    /// FLOPs of whole tiles, with those of padding and of hidden values.
+    /// FLOPs of whole tiles, including padding and hidden values.
     pub flops: u64,
     /// Whether the kernel draws random numbers for dropout.
     pub drops: bool,

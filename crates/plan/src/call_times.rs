@@ -55,7 +55,7 @@ const TYPICAL_MATMUL: f64 = 1.17;
 /// Typical ratio of a convolution's time to the model.
 const TYPICAL_CONVOLUTION: f64 = 1.6;
 /// Waves of units for which the last units of attention keep some multiprocessors waiting. The units of a
-/// causal kernel differ in size; those of Hopper's kernels are equal, and are counted.
+/// causal kernel differ in size. Hopper's kernels have equal units, which are counted.
 const TAIL_WAVES: f64 = 1.6;
 /// One multiprocessor alone reaches this multiple of its share of the memory's rate.
 const ALONE: f64 = 2.0;
@@ -282,7 +282,8 @@ impl CallTimes {
         self.rates.kernel() + (bytes / self.rates.memory_bytes).max(flops / flops_rate) / part
     }
 
-    /// Returns the seconds of a kernel that divides these FLOPs into units and reads its operands from caches.
+    /// Returns the seconds of a kernel that divides these FLOPs into units and reads its operands from
+    /// caches.
     fn tiled(&self, [units, _, flops]: [f64; 3], flops_rate: f64, has_equal_units: bool) -> f64 {
         let waves = units / self.multiprocessors;
         let longer = if has_equal_units { waves.ceil() / waves } else { 1.0 + TAIL_WAVES / waves };

@@ -308,7 +308,7 @@ impl PlanDevice {
         self
     }
 
-    /// Returns the seconds by which a call starts sooner within a CUDA graph than without.
+    /// Returns how many seconds sooner a call starts within a CUDA graph than without.
     #[must_use]
     pub fn graph_gain_seconds(&self) -> f64 {
         self.rates.as_ref().and_then(|rates| rates.graph_gain_seconds).unwrap_or(0.0)

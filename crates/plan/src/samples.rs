@@ -6,8 +6,8 @@ use collective::{PEER_COPIES, PEER_SUMS};
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, Tiling};
 use serde::{Deserialize, Serialize};
 
-/// Multiples of elements to which the rows of a matmul's operands may be aligned. Algorithms need the first for
-/// full speed.
+/// Multiples of elements to which the rows of a matmul's operands may be aligned. Algorithms need the
+/// first for full speed.
 const ALIGNMENTS: [usize; 4] = [8, 4, 2, 1];
 
 /// Measured communication operations; the first number of their sizes is the number of hosts.
@@ -28,8 +28,8 @@ pub struct MeasuredCalls {
 pub struct CallSize {
     /// Name of the kind, including dtypes and, for kernels, the variant.
     pub kind: String,
-    /// Size. Kernel: blocks or units of work, bytes, FLOPs. Matmul: m, n, k. Convolution: output elements, bytes, FLOPs. Copy:
-    /// bytes. Communication: hosts, ranks per host, bytes.
+    /// Size. Kernel: blocks or units of work, bytes, FLOPs. Matmul: m, n, k. Convolution: output
+    /// elements, bytes, FLOPs. Copy: bytes. Communication: hosts, ranks per host, bytes.
     pub size: [f64; 3],
 }
 
@@ -214,8 +214,8 @@ impl Samples {
         (weights > 0.0).then(|| (sum / weights).exp())
     }
 
-    /// Returns samples whose ratios hold for a kind: those of a matmul's class or, of kernels, those of the
-    /// kind, or else without dropout, of other variants, or of the other half type.
+    /// Returns samples whose ratios hold for a kind: a matmul's class or, of kernels, the kind, or else
+    /// without dropout, of other variants, or of the other half type.
     fn alike(&self, kind: &str) -> Vec<Alike<'_>> {
         let samples = |kind: &str| self.by_kind.get(kind).map(Vec::as_slice);
         if let Some(matmul) = MatmulKind::parse(kind) {

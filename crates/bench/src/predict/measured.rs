@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use telemetry::Phase;
 use worker::{Setup, Worker};
 
-use super::FamilyDifference;
 use crate::call_samples::{difference, is_timed, profile, without};
 use crate::cycled::cycled;
 use crate::error::{BenchError, Result};
@@ -26,6 +25,17 @@ const FIRST_STEPS: u64 = 3;
 const PROFILES: u64 = 3;
 /// Most seconds that the events around a call are assumed to take.
 const MOST_EVENT: f64 = 3e-6;
+
+/// Predicted and measured time of one family of calls in a step, or of one phase.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FamilyDifference {
+    /// Name of the family.
+    pub family: String,
+    /// Predicted seconds.
+    pub predicted_seconds: f64,
+    /// Measured seconds.
+    pub measured_seconds: f64,
+}
 
 /// Calls of one kind and size in a step, with predicted and measured times.
 #[derive(Clone, Debug, Serialize, Deserialize)]

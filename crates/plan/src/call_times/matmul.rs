@@ -8,7 +8,7 @@ struct Tile {
     speed: f64,
 }
 
-/// Tiles of libraries' algorithms. The last three are those of f32 without tensor cores.
+/// Tiles of libraries' algorithms. The last three also serve f32 without tensor cores.
 const TILES: [Tile; 10] = [
     Tile { rows: 128.0, columns: 256.0, speed: 1.0 },
     Tile { rows: 256.0, columns: 128.0, speed: 1.0 },
@@ -24,7 +24,7 @@ const TILES: [Tile; 10] = [
 /// Number of tiles above for tensor cores only.
 const HALF_TILES: usize = 7;
 /// Fraction of the last wave's idle time that a matmul takes. Tiles of one wave do not end at the same time,
-/// and those of the next begin as soon as one ends.
+/// and a tile of the next begins as soon as one ends.
 const WHOLE_WAVES: f64 = 0.25;
 /// Numbers of parts into which the sum over k may be split, so that more multiprocessors work on one tile
 /// (split-K).

@@ -102,9 +102,10 @@ pub fn add_backward_input(
     linear::add_backward_input(dy_nhwc, &matrix(weight_ohwi)?, dx_nhwc)
 }
 
-/// Computes the gradient of the weight from the output's gradient `dy_nhwc` and the input `x_nhwc`, and adds it to
-/// `weight_ohwi` or overwrites it. The target is f32 or of the type of `dy_nhwc` and `x_nhwc`; sums are in f32. On a GPU,
-/// cuDNN rounds the gradient of half types to their type even for an f32 target.
+/// Computes the gradient of the weight from the output's gradient `dy_nhwc` and the input `x_nhwc`, and
+/// adds it to `weight_ohwi` or overwrites it. The target is f32 or of the type of `dy_nhwc` and `x_nhwc`;
+/// sums are in f32. On a GPU, cuDNN rounds the gradient of half types to their type even for an f32
+/// target.
 pub fn backward_weight(
     dy_nhwc: &Tensor,
     x_nhwc: &Tensor,

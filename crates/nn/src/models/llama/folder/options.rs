@@ -309,7 +309,7 @@ pub(super) const NO_CLIP: FolderOption = FolderOption {
 pub(super) const FLAT_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_flat, write: rope::write_flat };
 
-/// One set of rotary frequencies for all layers, of which each rotates whole heads.
+/// One set of rotary frequencies for all layers, which rotate whole heads.
 pub(super) const WHOLE_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_whole, write: rope::write_flat };
 
