@@ -25,7 +25,7 @@ use crate::output::{note, print, print_json};
 /// Configurations that do not fit the device are left out. On a CPU, a few tiny configurations are measured,
 /// without predictions.
 ///
-/// With --random, the configurations have families, sizes, precisions, optimizers and techniques that nobody
+/// With --random, on a GPU, the configurations have families, sizes, precisions, optimizers and techniques that nobody
 /// chose, and with --ranks also grids. The same seed draws the same ones.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchPredictArgs {
@@ -143,6 +143,11 @@ fn measure(
     each: &mut impl FnMut(Option<Prediction>) -> Result<bool, CliError>,
 ) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
+    if args.random.is_some() && !measures_gpu(device) {
+        let text = "--random: the configurations are for GPUs, and take hours on a CPU: use --device cuda on a \
+                    host with a GPU";
+        return Err(CliError::Refused(text.to_owned()));
+    }
     let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
     let warm_up_time = args.warm_up_seconds.unwrap_or(default);
     let options = BenchOptions {

@@ -23,7 +23,13 @@ fn steps_of_tiny_models_are_measured_on_a_cpu() {
     // With a GPU's description there are errors, though meaningless ones here.
     let output = bench(&["--most", "3", "--description", "h200"]);
     assert!(text(&output.stdout).contains("3 configurations: median error"), "{output:?}");
-    for wrong in [&["--description", "h201"][..], &["--description", "none.toml"], &["--device", "gpu"]] {
+    for wrong in [
+        &["--description", "h201"][..],
+        &["--description", "none.toml"],
+        &["--device", "gpu"],
+        &["--device", "cpu", "--random", "2"],
+        &["--seed", "2"],
+    ] {
         let output = plimsoll(Path::new(".")).args(["bench", "predict"]).args(wrong).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
     }
