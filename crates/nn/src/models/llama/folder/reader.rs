@@ -109,7 +109,6 @@ pub(crate) const LLAMA: Reader = Reader {
         FileKey::refused(&["scoring_func"], &["\"sigmoid\""], "the family decides the scores of experts"),
         FileKey::known(&["use_routing_bias"], "only true, corrections of experts"),
         FileKey::known(&["qk_norm_type"], "only `per_layer`, one norm of all heads"),
-        FileKey::known(&["shared_intermediate_size"], "only 0, no shared experts"),
         FileKey::known(&["attn_type_list"], "only 1, softmax attention"),
         FileKey::known(&["clip_qkv"], "only null"),
         FileKey::known(&["router_jitter_noise"], "only 0"),
@@ -177,7 +176,10 @@ pub(crate) const LLAMA: Reader = Reader {
         ),
         FileKey::known(&["mamba_chunk_size"], "the length of chunks is fixed"),
         FileKey::known(&["position_embedding_type"], "\"rope\", or \"nope\": no layer has positions"),
-        FileKey::known(&["shared_intermediate_size"], "width of Granite 4's shared layers"),
+        FileKey::known(
+            &["shared_intermediate_size"],
+            "width of Granite 4's shared layers; in MiniMax-M2 only 0",
+        ),
         FileKey::known(&["pad_token_id"], "a token whose embedding has no gradient, in some families"),
         FileKey::refused(
             &[
