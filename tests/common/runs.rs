@@ -106,6 +106,42 @@ pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[
     "model.tied=true",
 ];
 
+/// Layers without a gate and norms without weights, as in nanochat.
+pub(crate) const WITHOUT_GATES: &[&str] = &[
+    "model.gated=false",
+    "model.activation=relu-squared",
+    "model.norm_weights=false",
+    "model.embedding_norm=true",
+    "model.qk_norm=true",
+    "model.qk_norm_last=true",
+    "model.rope_reversed=true",
+    "model.query_growth=0.1",
+    "model.rope_original_context=8",
+];
+
+/// Branches side by side after a layer norm, as in Cohere 2.
+pub(crate) const PARALLEL_BRANCHES: &[&str] = &[
+    "model.parallel_branches=true",
+    "model.norm_kind=layer",
+    "model.window=20",
+    "model.layer_types=['sliding_attention', 'full_attention']",
+    "model.rope_layers=[1, 0]",
+];
+
+/// Heads by type of layer, keys used as values, and embeddings for each layer, as in Gemma 4.
+pub(crate) const LAYER_EMBEDDINGS: &[&str] = &[
+    "model.window=20",
+    "model.layer_types=['sliding_attention', 'full_attention']",
+    "model.full_head_width=16",
+    "model.keys_as_values=true",
+    "model.value_norm=true",
+    "model.qk_norm=true",
+    "model.rope_share=0.5",
+    "model.layer_embedding_width=8",
+    "model.layer_factors=true",
+    "model.norm_position=both",
+];
+
 /// Overrides of [`LLAMA`] as in OLMo, SmolLM, Phi and Granite: windows in three of four layers, norms after
 /// branches and over all heads, layers without positions, partial rotation, biases and multipliers; and
 /// values wider than keys.

@@ -21,13 +21,16 @@ use worker::DeviceChoice;
 const MODELS: &[&str] = &["models/gpt2", "models/llama", "models/qwen2", "models/qwen3"];
 /// Recorded models of further families.
 const FAMILIES: &[&str] = &[
+    "families/cohere2",
     "families/deepseek",
     "families/deepseek-v3",
     "families/ernie4.5-moe",
     "families/exaone4",
     "families/gemma2",
     "families/gemma3",
+    "families/gemma4",
     "families/glm4-moe",
+    "families/glm4-moe-lite",
     "families/gpt-oss",
     "families/granite",
     "families/falcon-h1",
@@ -36,8 +39,10 @@ const FAMILIES: &[&str] = &[
     "families/lfm2",
     "families/minimax-m2",
     "families/ministral",
+    "families/ministral3",
     "families/mistral",
     "families/mixtral",
+    "families/nanochat",
     "families/olmo2",
     "families/olmo3",
     "families/olmoe",

@@ -5,6 +5,7 @@ mod block_codes;
 mod grids;
 mod half;
 mod head;
+mod parts;
 mod preference;
 mod resized;
 mod resnet;
@@ -31,13 +32,16 @@ const MODELS: &[&str] = &[
     "models/mistral",
     "models/qwen2",
     "models/qwen3",
+    "families/cohere2",
     "families/deepseek",
     "families/deepseek-v3",
     "families/ernie4.5-moe",
     "families/exaone4",
     "families/gemma2",
     "families/gemma3",
+    "families/gemma4",
     "families/glm4-moe",
+    "families/glm4-moe-lite",
     "families/gpt-oss",
     "families/granite",
     "families/falcon-h1",
@@ -46,8 +50,10 @@ const MODELS: &[&str] = &[
     "families/lfm2",
     "families/minimax-m2",
     "families/ministral",
+    "families/ministral3",
     "families/mistral",
     "families/mixtral",
+    "families/nanochat",
     "families/olmo2",
     "families/olmo3",
     "families/olmoe",
@@ -62,11 +68,12 @@ const MODELS: &[&str] = &[
 ];
 
 /// Models with experts or latents, which GPUs do not support yet.
-const ON_HOSTS: [&str; 10] = [
+const ON_HOSTS: [&str; 11] = [
     "families/deepseek",
     "families/deepseek-v3",
     "families/ernie4.5-moe",
     "families/glm4-moe",
+    "families/glm4-moe-lite",
     "families/gpt-oss",
     "families/granite4",
     "families/minimax-m2",
@@ -121,6 +128,12 @@ compute = "f32"
     )
 }
 
+/// Returns the largest relative error of the loss of a step in ten steps of AdamW.
+fn most_error(name: &str) -> f64 {
+    // The loss of the tenth step of this model moves by as much if one weight moves by one bit.
+    if name == "families/gemma4" { 1e-3 } else { 1e-4 }
+}
+
 fn near(actual: f64, expected: &Value, tolerance: f64) -> bool {
     let expected = expected.as_f64().unwrap();
     (actual - expected).abs() <= tolerance * expected.abs()
@@ -171,7 +184,7 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             let compared = CHOICES.iter().find(|(other, _)| *other == name).map_or(10, |(_, steps)| *steps);
             for (step, loss) in report.summary.losses.iter().take(compared).enumerate() {
                 assert!(
-                    near(f64::from(*loss), &expected[step], 1e-4),
+                    near(f64::from(*loss), &expected[step], most_error(name)),
                     "{name} {sets:?}: step {step}: {loss}"
                 );
             }
@@ -299,6 +312,16 @@ fn changed(name: &str, to: &Path, key: &str, value: Value) {
     let mut config: Value = serde_json::from_slice(&fs::read(to.join("config.json")).unwrap()).unwrap();
     config[key] = value;
     fs::write(to.join("config.json"), config.to_string()).unwrap();
+}
+
+#[test]
+fn a_model_with_embeddings_for_each_layer_has_no_pipeline() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(&ten_steps("families/gemma4"), &["parallel.pipeline=2"]);
+    let refused = train_in(&directory.path().join("run"), config, DeviceChoice::Cpu).unwrap_err();
+    let message = refused.to_string();
+    assert!(message.contains("model.layer_embedding_width = 16 has no pipeline stages"), "{message}");
+    assert_eq!(refused.exit_status(), 2);
 }
 
 #[test]

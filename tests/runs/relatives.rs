@@ -4,7 +4,10 @@ use super::{
     BLOCK, GPIPE, INTERLEAVED, ONCE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check,
     check_on_devices,
 };
-use crate::common::runs::{ADAPTED_LATENTS, LATENTS, LLAMA, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
+use crate::common::runs::{
+    ADAPTED_LATENTS, LATENTS, LAYER_EMBEDDINGS, LLAMA, PARALLEL_BRANCHES, WINDOWS_AND_CAPS,
+    WINDOWS_AND_FACTORS, WITHOUT_GATES,
+};
 
 /// Llama with windows and other options of related models.
 const RELATIVES: &[Row] = &[
@@ -122,5 +125,24 @@ fn options_of_relatives_have_equal_bits() {
         (LLAMA, ADAPTED_LATENTS, ONCE),
         (LLAMA, &[ADAPTED_LATENTS, &lanes].concat(), ONCE),
         (LLAMA, &part, &[&[], &["parallel.pipeline=2"]]),
+    ]);
+    let two = ["parallel.tensor_lanes=2", "parallel.tensor=2"];
+    let context = ["parallel.context=2", "parallel.context_lanes=4"];
+    check(&[
+        (
+            LLAMA,
+            WITHOUT_GATES,
+            &[&[], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK], &["parallel.data=3", ZERO_3]],
+        ),
+        (LLAMA, &[WITHOUT_GATES, &two, &context].concat(), ONCE),
+        (LLAMA, PARALLEL_BRANCHES, &[&[], &["parallel.pipeline=2", "parallel.data=2", BLOCK, SHARDED]]),
+        (LLAMA, &[PARALLEL_BRANCHES, &two, &["parallel.data=2", ZERO_3]].concat(), ONCE),
+        (LLAMA, LAYER_EMBEDDINGS, &[&[], &["parallel.data=2", BLOCK, SHARDED], &["parallel.data=3", ZERO_3]]),
+        (
+            LLAMA,
+            &[LAYER_EMBEDDINGS, &["parallel.tensor_lanes=2"]].concat(),
+            &[&[], &["parallel.tensor=2", BLOCK]],
+        ),
+        (LLAMA, &[LAYER_EMBEDDINGS, &two, &context].concat(), ONCE),
     ]);
 }

@@ -106,6 +106,15 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
             tied.embedding
         ));
     }
+    // Plans need no weights.
+    let carried = pretrained::Folder::open(folder).map(|folder| folder.other_parts().len()).unwrap_or(0);
+    if carried > 0 {
+        notes.push(format!(
+            "{}: the language model is trained; {carried} tensors of other parts and all other files go with \
+             an export unchanged",
+            folder.display()
+        ));
+    }
     let dropout = values.iter().find(|(key, _)| *key == DROPOUT).map(|(_, value)| value.clone());
     if let Some(Value::Float(dropout)) = dropout
         && dropout > 0.0

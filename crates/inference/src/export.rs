@@ -1,6 +1,6 @@
 //! Exports a trained model as a Hugging Face folder.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Share, Target};
@@ -25,11 +25,14 @@ const MOST_CONFIG: u64 = 1 << 24;
 /// Names of the dtype key in a folder's configuration, by version of transformers.
 const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
+/// The settings of the language model in a folder with other parts.
+const LANGUAGE: &str = "text_config";
+
 /// Dtypes that may be written.
 const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
 /// Keys of a folder's configuration that a run may increase: positions and tokens.
-const GROWING: [&str; 2] = ["max_position_embeddings", "vocab_size"];
+const GROWING: [&str; 3] = ["max_position_embeddings", "vocab_size", "vocab_size_per_layer_input"];
 
 /// Default maximum bytes of tensors in one file, as in transformers before version 5.
 const MOST_SHARD: u64 = 5_000_000_000;
@@ -110,20 +113,16 @@ pub fn export(options: &ExportOptions) -> Result<()> {
                 shape: &shape,
                 dtype: options.dtype.unwrap_or(DType::F32),
                 other_dtypes: BTreeMap::new(),
+                carried: Vec::new(),
                 config: None,
                 files,
                 contents,
                 most_bytes: u64::MAX,
             }
         }
-        None => model_export(
-            &config,
-            model.clone(),
-            beside,
-            (options.dtype, stored.dtypes),
-            options.most_bytes,
-            &shape,
-        ),
+        None => {
+            model_export(&config, model.clone(), beside, (options.dtype, &stored), options.most_bytes, &shape)
+        }
     };
     let load = |targets: &mut dyn Iterator<Item = Target>| {
         let mut targets = targets;
@@ -154,7 +153,7 @@ fn model_export<'a>(
     config: &RunConfig,
     mut model: HuggingFaceModel,
     beside: Beside,
-    (chosen, stored): (Option<DType>, BTreeMap<String, DType>),
+    (chosen, stored): (Option<DType>, &Stored),
     most_bytes: Option<u64>,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
@@ -163,14 +162,31 @@ fn model_export<'a>(
         model.config.insert((*key).to_owned(), token.clone());
     }
     let origin = Origin::from_config(config).map(|origin| origin.with_sizes_of(&model));
-    let Beside { files, contents } = beside.with_text_tokens(&tokens);
+    let Beside { mut files, contents } = beside.with_text_tokens(&tokens);
+    let mut carried = Vec::new();
+    match (&stored.folder, &origin) {
+        (Some(folder), Some(_)) => {
+            let kept = folder.carried(&model).into_iter();
+            carried = kept.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
+            if model.is_part {
+                for tensor in &mut model.tensors {
+                    if let Some((name, _)) = folder.find(&tensor.name, model.prefix) {
+                        name.clone_into(&mut tensor.name);
+                    }
+                }
+                add_other_files(folder.path(), &mut files, &contents);
+            }
+        }
+        _ => model = model.alone(),
+    }
     let named = || origin.as_ref().and_then(Origin::dtype);
     // A folder may store other dtypes than its configuration names; they are kept.
-    let is_as_stored = chosen.is_none() && !stored.is_empty();
-    let common = stored.values().next().filter(|first| stored.values().all(|dtype| dtype == *first));
+    let is_as_stored = chosen.is_none() && !stored.dtypes.is_empty();
+    let mut dtypes = stored.dtypes.values();
+    let common = dtypes.next().filter(|first| dtypes.all(|dtype| dtype == *first));
     let dtype = chosen.or(common.copied()).or_else(named).unwrap_or(DType::F32);
     let other_dtypes = match is_as_stored {
-        true => stored.into_iter().filter(|(_, own)| *own != dtype).collect(),
+        true => stored.dtypes.clone().into_iter().filter(|(_, own)| *own != dtype).collect(),
         false => BTreeMap::new(),
     };
     Export {
@@ -179,6 +195,7 @@ fn model_export<'a>(
         shape,
         dtype,
         other_dtypes,
+        carried,
         config: origin.as_ref().map(|origin| match is_as_stored {
             true => origin.text.clone(),
             false => origin.config_text(dtype),
@@ -187,6 +204,21 @@ fn model_export<'a>(
         contents,
         most_bytes: most_bytes.unwrap_or(MOST_SHARD),
     }
+}
+
+/// Adds the files of the folder at `path` that an export would lack: all but weights and configurations.
+fn add_other_files(path: &Path, files: &mut Vec<PathBuf>, contents: &[(&'static str, Vec<u8>)]) {
+    const WEIGHTS: [&str; 6] = [".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf"];
+    let entries = std::fs::read_dir(path).into_iter().flatten().filter_map(|entry| entry.ok());
+    let mut others: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    others.sort();
+    others.retain(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let is_weights = WEIGHTS.iter().any(|end| name.ends_with(end));
+        let is_written = name == CONFIG || contents.iter().any(|(own, _)| *own == name);
+        !is_weights && !is_written && !files.iter().any(|own| own.file_name() == file.file_name())
+    });
+    files.extend(others);
 }
 
 /// Returns the tokens with which a model's texts begin and end, by key; empty for models without tokens.
@@ -204,24 +236,27 @@ fn text_tokens(config: &RunConfig) -> Vec<(&'static str, Value)> {
 
 /// Tensors in the exported folder, or in the folder that a run came from.
 struct Stored {
-    names: BTreeSet<String>,
-    /// Floating-point dtypes of the tensors by name, if a folder is exported unchanged.
+    folder: Option<Folder>,
+    /// Floating-point dtypes of the model's own tensors by name, if a folder is exported unchanged.
     dtypes: BTreeMap<String, DType>,
 }
 
 impl Stored {
     fn from_model(trained: &Trained) -> Self {
         let folder = trained.folders().into_iter().find_map(|folder| Folder::open(folder).ok());
-        let Some(folder) = folder else { return Stored { names: BTreeSet::new(), dtypes: BTreeMap::new() } };
+        let Some(folder) = folder else { return Stored { folder: None, dtypes: BTreeMap::new() } };
         let is_itself = !trained.is_run() && trained.config.lora.from.is_none();
-        let dtypes = folder.tensors().iter().map(|(name, tensor)| (name.clone(), tensor.dtype()));
+        let others = folder.other_parts();
+        let own = folder.tensors().iter().filter(|(name, _)| !others.contains_key(name.as_str()));
+        let dtypes = own.map(|(name, tensor)| (name.clone(), tensor.dtype()));
         let dtypes = dtypes.filter(|(_, dtype)| is_itself && dtype.is_float()).collect();
-        Stored { names: folder.tensors().keys().cloned().collect(), dtypes }
+        Stored { folder: Some(folder), dtypes }
     }
 
     /// Adds tensors that the folder stores as duplicates.
     fn add_copies(&self, model: &mut HuggingFaceModel) {
-        for (name, original_name) in model.copies.iter().filter(|(name, _)| self.names.contains(*name)) {
+        let has = |name: &str| self.folder.as_ref().is_some_and(|folder| folder.find(name, "").is_some());
+        for (name, original_name) in model.copies.iter().filter(|(name, _)| has(name)) {
             let original = model.tensors.iter().find(|tensor| tensor.name == *original_name);
             let copy = original.map(|original| FolderTensor { name: (*name).to_owned(), ..original.clone() });
             model.tensors.extend(copy);
@@ -262,10 +297,17 @@ impl Origin {
     fn with_sizes_of(mut self, model: &HuggingFaceModel) -> Self {
         for key in GROWING {
             let size = |config: &serde_json::Map<String, Value>| config.get(key)?.as_u64();
-            if let (Some(there), Some(here)) = (size(&self.config), size(&model.config))
+            let own = match self.config.get(LANGUAGE).filter(|_| model.is_part).and_then(Value::as_object) {
+                Some(config) => size(config),
+                None => size(&self.config),
+            };
+            if let (Some(there), Some(here)) = (own, size(&model.config))
                 && here > there
             {
-                self.config.insert(key.to_owned(), here.into());
+                match self.config.get_mut(LANGUAGE).filter(|_| model.is_part).and_then(Value::as_object_mut) {
+                    Some(config) => config.insert(key.to_owned(), here.into()),
+                    None => self.config.insert(key.to_owned(), here.into()),
+                };
                 self.text = pretty(&self.config);
             }
         }
@@ -273,7 +315,11 @@ impl Origin {
     }
 
     fn dtype(&self) -> Option<DType> {
-        let name = TYPE_KEYS.iter().find_map(|key| self.config.get(*key)?.as_str())?;
+        let language = self.config.get(LANGUAGE).and_then(Value::as_object);
+        let named = |config: &serde_json::Map<String, Value>| {
+            TYPE_KEYS.iter().find_map(|key| config.get(*key)?.as_str()).map(str::to_owned)
+        };
+        let name = named(&self.config).or_else(|| named(language?))?;
         FLOATS.into_iter().find(|dtype| type_name(*dtype) == name)
     }
 
@@ -283,11 +329,15 @@ impl Origin {
             return self.text.clone();
         }
         let mut config = self.config.clone();
-        for key in TYPE_KEYS {
-            if let Some(value) = config.get_mut(key) {
-                *value = type_name(dtype).into();
+        let set = |config: &mut serde_json::Map<String, Value>| {
+            for key in TYPE_KEYS {
+                if let Some(value) = config.get_mut(key) {
+                    *value = type_name(dtype).into();
+                }
             }
-        }
+        };
+        set(&mut config);
+        config.get_mut(LANGUAGE).and_then(Value::as_object_mut).into_iter().for_each(set);
         pretty(&config)
     }
 }

@@ -79,8 +79,8 @@ pub use family::{Conditions, Examples, Experts, Family, MOST_EXTENT, MOST_LAYERS
 pub use fp8::{Fp8Layers, Fp8Weights, LinearRole};
 pub use hugging_face::readers::CONFIG as CONFIG_READER;
 pub use hugging_face::{
-    AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel, TiedHead,
-    nearest_family,
+    AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel,
+    LANGUAGE_PART, TiedHead, nearest_family,
 };
 pub use init::Init;
 pub use layer_cache::LayerCache;

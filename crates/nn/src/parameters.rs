@@ -1,6 +1,7 @@
 //! The parameters of a model or stage, in the order of building its layers.
 
 mod codes;
+mod ones;
 mod role;
 mod shards;
 
@@ -124,6 +125,8 @@ pub struct Parameters {
     fp8: Fp8Weights,
     /// Parameters shared by all shards, by name.
     copied: BTreeMap<String, Weight>,
+    /// Constant ones, by length.
+    ones: BTreeMap<usize, Tensor>,
 }
 
 impl Parameters {
@@ -154,6 +157,7 @@ impl Parameters {
             adapters: Adapters::default(),
             fp8: Fp8Weights::default(),
             copied: BTreeMap::new(),
+            ones: BTreeMap::new(),
         }
     }
 

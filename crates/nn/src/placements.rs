@@ -4,6 +4,8 @@
 //! gradients, state, checkpoints and slices of other formats follow from the table, and so do a layer's
 //! communication of its input and its result.
 
+use std::borrow::Cow;
+
 /// How a layer's parameters are sharded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParallelStyle {
@@ -19,7 +21,7 @@ pub enum ParallelStyle {
 /// The sharding styles of a family's layers, by name.
 #[derive(Clone, Debug, Default)]
 pub struct PlacementTable {
-    rows: Vec<(&'static str, ParallelStyle)>,
+    rows: Vec<(Cow<'static, str>, ParallelStyle)>,
     shards_rows: bool,
 }
 
@@ -33,15 +35,15 @@ impl PlacementTable {
     /// Adds a column-parallel layer, whose `groups` of outputs are divided separately. `name` is the name of
     /// a linear layer, without `.weight`, or of a table or vector; `*` matches any characters.
     #[must_use]
-    pub fn column(mut self, name: &'static str, groups: &[usize]) -> Self {
-        self.rows.push((name, ParallelStyle::Column(groups.to_vec())));
+    pub fn column(mut self, name: impl Into<Cow<'static, str>>, groups: &[usize]) -> Self {
+        self.rows.push((name.into(), ParallelStyle::Column(groups.to_vec())));
         self
     }
 
     /// Adds a row-parallel layer.
     #[must_use]
     pub fn row(mut self, name: &'static str) -> Self {
-        self.rows.push((name, ParallelStyle::Row));
+        self.rows.push((name.into(), ParallelStyle::Row));
         self
     }
 

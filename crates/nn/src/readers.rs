@@ -2,8 +2,8 @@
 
 use crate::hugging_face::ADAPTER;
 use crate::hugging_face::readers::{CONFIG, GPT2, ROPE};
-use crate::models::llama::folder::reader::LLAMA;
+use crate::models::llama::folder::reader::{LLAMA, WITH_PARTS};
 use system::readers::Reader;
 
 /// The keys of the files that this crate reads.
-pub const READERS: &[&Reader] = &[&CONFIG, &GPT2, &LLAMA, &ROPE, &ADAPTER];
+pub const READERS: &[&Reader] = &[&CONFIG, &GPT2, &LLAMA, &WITH_PARTS, &ROPE, &ADAPTER];

@@ -123,7 +123,16 @@ mod tests {
         ];
         let tables = Vec::new();
         let ignored = Vec::new();
-        HuggingFaceModel { config: Map::new(), prefix: "", tensors, copies, tables, ignored }
+        HuggingFaceModel {
+            config: Map::new(),
+            prefix: "",
+            tensors,
+            copies,
+            tables,
+            ignored,
+            is_part: false,
+            unused: Vec::new(),
+        }
     }
 
     fn saved(names: &[&str], copies: Vec<(&'static str, &'static str)>) -> Result<SavedModules, String> {

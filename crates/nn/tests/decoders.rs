@@ -53,6 +53,17 @@ const MODELS: &[(&str, &[&str])] = &[
         "llama",
         &["model.latent_width=6", "model.rope_width=2", "model.window=3", "model.attention_sinks=true"],
     ),
+    (
+        "llama",
+        &["model.latent_width=6", "model.rope_width=2", "model.qkv_bias=true", "model.latent_epsilon=0.1"],
+    ),
+    ("llama", NANOCHAT),
+    ("llama", COHERE),
+    ("llama", &["model.query_growth=0.4", "model.rope_original_context=3", "model.qk_norm=true"]),
+    ("llama", &["model.query_growth=0.4", "model.rope_original_context=3", "model.rope_layers=[1, 0]"]),
+    ("llama", GEMMA_4),
+    ("llama", SHARED_KEYS),
+    ("llama", &["model.value_norm=true", "model.layer_factors=true", "model.key_value_heads=1"]),
     ("llama", CONVOLUTIONS),
     ("llama", STATE_SPACES),
     ("llama", LINEAR_ATTENTION),
@@ -85,6 +96,38 @@ const STATE_SPACES: &[&str] = &[
     "model.state_norm_first=true",
 ];
 
+const NANOCHAT: &[&str] = &[
+    "model.gated=false",
+    "model.activation=\"relu-squared\"",
+    "model.norm_weights=false",
+    "model.embedding_norm=true",
+    "model.qk_norm=true",
+    "model.qk_norm_last=true",
+    "model.rope_reversed=true",
+];
+
+const COHERE: &[&str] = &[
+    "model.parallel_branches=true",
+    "model.norm_kind=\"layer\"",
+    "model.window=3",
+    "model.layer_types=[\"sliding_attention\", \"full_attention\"]",
+    "model.rope_layers=[1, 0]",
+];
+
+const GEMMA_4: &[&str] = &[
+    "model.window=3",
+    "model.layer_types=[\"sliding_attention\", \"full_attention\"]",
+    "model.full_head_width=12",
+    "model.full_key_value_heads=1",
+    "model.keys_as_values=true",
+    "model.value_norm=true",
+    "model.qk_norm=true",
+    "model.rope_share=0.5",
+    "model.layer_embedding_width=6",
+    "model.layer_factors=true",
+    "model.norm_position=\"both\"",
+];
+
 const LATENTS: &[&str] = &[
     "model.latent_width=6",
     "model.query_latent_width=5",
@@ -98,6 +141,21 @@ const LATENTS: &[&str] = &[
 const LAST: &str = "model.qk_norm_last=true";
 const GEMMA: &str = "model.embedding_scale=3.0";
 const OLMO: &str = "model.attention_scale=0.7";
+
+/// Options of layers that share keys and values, which are not recomputed.
+const SHARED_KEYS: &[&str] = &[
+    "model.shared_layers=1",
+    "model.shared_layers_feed_forward=24",
+    "model.qk_norm=true",
+    "model.value_norm=true",
+    "model.query_growth=0.4",
+    "model.rope_original_context=3",
+];
+
+/// Returns the recomputation of all layers, as far as the options allow it.
+fn recomputed(options: &[&str]) -> Recompute {
+    if options == SHARED_KEYS { Recompute::NONE } else { Recompute::EACH }
+}
 
 fn raw(keys: Vec<&'static Key>, set: &[&str]) -> RawValues {
     let table = Table::new(keys.into_iter().cloned().collect());
@@ -178,7 +236,7 @@ fn dropout_depends_on_the_micro_batch_and_is_absent_outside_training() {
         assert_ne!(first, step(&*plain, Mode::Train, pass(0)).0, "{what}");
         let evaluated = step(&*dropping, Mode::Evaluate, pass(0));
         assert_eq!(evaluated, step(&*plain, Mode::Evaluate, pass(1)), "{what}");
-        let again = model(&device, family, &set, Recompute::EACH);
+        let again = model(&device, family, &set, recomputed(options));
         assert_eq!((first, gradients), step(&*again, Mode::Train, pass(0)), "{what}: recomputed");
     }
 }
@@ -202,7 +260,11 @@ fn noise_depends_on_the_micro_batch_and_is_absent_outside_training() {
         assert_eq!(without, step(&*noisy(0.0, Recompute::NONE), Mode::Train, pass(0)), "{what}: alpha of 0");
         let evaluated = step(&*with_noise, Mode::Evaluate, pass(0));
         assert_eq!(evaluated, step(&*plain, Mode::Evaluate, pass(1)), "{what}");
-        assert_eq!((first, gradients), step(&*noisy(5.0, Recompute::EACH), Mode::Train, pass(0)), "{what}");
+        assert_eq!(
+            (first, gradients),
+            step(&*noisy(5.0, recomputed(options)), Mode::Train, pass(0)),
+            "{what}"
+        );
     }
 }
 

@@ -1,8 +1,10 @@
 //! A model folder: its tensors, stored in one file or in several files with an index.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use nn::{HuggingFaceModel, LANGUAGE_PART};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use system::file_error::FileContext;
@@ -20,6 +22,10 @@ pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 pub(crate) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// File name of the tensors if one file holds them all.
 pub(crate) const WEIGHTS: &str = "model.safetensors";
+/// Prefix of the language model's tensors in older folders with other parts.
+const FORMER_LANGUAGE_PART: &str = "language_model.";
+/// Name of the output head's weight, which folders with other parts store beside them.
+const HEAD: &str = "lm_head.weight";
 /// Maximum size of an index in bytes.
 const MOST_INDEX: u64 = 100_000_000;
 /// File name of the index if several files hold the tensors.
@@ -86,11 +92,36 @@ impl Folder {
         &self.tensors
     }
 
-    /// Returns the tensor called `name`. The folder of a model without a head stores it without `prefix`.
-    pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(&str, &StoredTensor)> {
+    /// Returns the tensor called `name`. The folder of a model without a head stores it without `prefix`, and
+    /// folders with other parts than a language model with other prefixes.
+    pub fn find(&self, name: &str, prefix: &str) -> Option<(&str, &StoredTensor)> {
         let short = || self.tensors.get_key_value(name.strip_prefix(prefix)?);
-        let entry = self.tensors.get_key_value(name).or_else(short);
+        let other = || names_in_parts(name).iter().find_map(|name| self.tensors.get_key_value(name));
+        let entry = self.tensors.get_key_value(name).or_else(short).or_else(other);
         entry.map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// Returns the tensors of other parts than the language model, such as a model of images; empty for a
+    /// folder of a language model alone.
+    #[must_use]
+    pub fn other_parts(&self) -> BTreeMap<&str, &StoredTensor> {
+        let has_part = self.tensors.keys().any(|name| is_language(name));
+        let is_other = |name: &str| has_part && !is_language(name) && name != HEAD;
+        let named = self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        named.filter(|(name, _)| is_other(name)).collect()
+    }
+
+    /// Returns the tensors that `model` does not use and exports keep: other parts, and its unused tensors.
+    #[must_use]
+    pub fn carried(&self, model: &HuggingFaceModel) -> BTreeMap<&str, &StoredTensor> {
+        let mut carried = if model.is_part { self.other_parts() } else { BTreeMap::new() };
+        let is_unused = |name: &str| {
+            let name = with_newer_prefix(name);
+            model.unused.iter().any(|prefix| name.starts_with(prefix.as_str()))
+        };
+        let named = self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        carried.extend(named.filter(|(name, _)| is_unused(name)));
+        carried
     }
 
     /// Returns a hexadecimal SHA-256 over the names, types and shapes of all tensors and the first elements
@@ -107,6 +138,28 @@ impl Folder {
         }
         Ok(hexadecimal(&digest.finalize()))
     }
+}
+
+/// Returns the name of a language model's tensor with the newer prefix.
+fn with_newer_prefix(name: &str) -> Cow<'_, str> {
+    match name.strip_prefix(FORMER_LANGUAGE_PART).and_then(|name| name.strip_prefix("model.")) {
+        Some(rest) => format!("{LANGUAGE_PART}{rest}").into(),
+        None => name.into(),
+    }
+}
+
+/// Returns the names of a language model's tensor in folders with other parts.
+fn names_in_parts(name: &str) -> Vec<String> {
+    let rest = name.strip_prefix(LANGUAGE_PART).or_else(|| name.strip_prefix("model."));
+    match rest {
+        Some(rest) => vec![format!("{LANGUAGE_PART}{rest}"), format!("{FORMER_LANGUAGE_PART}model.{rest}")],
+        None => vec![format!("{FORMER_LANGUAGE_PART}{name}")],
+    }
+}
+
+/// Returns whether a tensor belongs to the language model of a folder with other parts.
+fn is_language(name: &str) -> bool {
+    [LANGUAGE_PART, FORMER_LANGUAGE_PART].iter().any(|part| name.starts_with(part))
 }
 
 /// Returns text to append to an error about the missing file `wanted`: the weights in another format that the

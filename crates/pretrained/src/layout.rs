@@ -43,8 +43,10 @@ pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) ->
         return Err(refused(format!("it has no {names}")));
     }
     let is_ignored = |name: &str| model.ignored.iter().any(|end| name.ends_with(end));
+    let carried = folder.carried(model);
+    let is_known = |name: &str| used.contains(name) || is_ignored(name) || carried.contains_key(name);
     let others = folder.tensors().keys().map(String::as_str);
-    let unexpected: Vec<_> = others.filter(|name| !used.contains(name) && !is_ignored(name)).collect();
+    let unexpected: Vec<_> = others.filter(|name| !is_known(name)).collect();
     match some_of(&unexpected) {
         Some(names) => Err(refused(format!("this model has no {names}"))),
         None => Ok(()),

@@ -26,6 +26,8 @@ const LENGTH: u64 = 8;
 pub struct StoredTensor {
     file: Arc<PathBuf>,
     dtype: DType,
+    /// The type as the file names it.
+    stored: Dtype,
     shape: Vec<usize>,
     /// File offset of its first element in bytes.
     start: u64,
@@ -46,6 +48,25 @@ impl StoredTensor {
 
     pub(crate) fn path(&self) -> &Path {
         &self.file
+    }
+
+    /// The type as the file names it.
+    pub(crate) fn stored(&self) -> Dtype {
+        self.stored
+    }
+
+    /// Number of bytes in the file.
+    pub(crate) fn bytes(&self) -> usize {
+        let size = if self.stored == Dtype::I64 { size_of::<i64>() } else { self.dtype.bytes() };
+        size * self.shape.iter().product::<usize>()
+    }
+
+    /// Reads all bytes as they are stored.
+    pub(crate) fn read_stored(&self) -> Result<Vec<u8>> {
+        let file = system::input::open(&self.file).context(&self.file, "open it")?;
+        let mut bytes = vec![0; self.bytes()];
+        file.read_exact_at(&mut bytes, self.start).context(&self.file, "read it")?;
+        Ok(bytes)
     }
 
     /// Reads a range of elements into `values`, converted to f32.
@@ -93,7 +114,8 @@ pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTe
             PretrainedError::refused(&path, what)
         })?;
         let start = data + info.data_offsets.0 as u64;
-        let stored = StoredTensor { file: Arc::clone(&path), dtype, shape: info.shape.clone(), start };
+        let shape = info.shape.clone();
+        let stored = StoredTensor { file: Arc::clone(&path), dtype, stored: info.dtype, shape, start };
         if let Some(other) = tensors.insert(name.clone(), stored) {
             let what = format!("{name} is also in {}", other.file.display());
             return Err(PretrainedError::refused(&path, what));

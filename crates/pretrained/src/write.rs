@@ -18,6 +18,7 @@ use tensor::{Shape, Tensor, TensorError};
 
 use crate::error::{PretrainedError, Result};
 use crate::folder::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, INDEX, WEIGHTS};
+use crate::tensor_file::StoredTensor;
 
 /// Number of elements rounded at a time.
 const PIECE: usize = 1 << 18;
@@ -56,6 +57,8 @@ pub struct Export<'a> {
     pub dtype: DType,
     /// Types of the tensors that keep another type than `dtype`, by name.
     pub other_dtypes: BTreeMap<String, DType>,
+    /// Tensors of other parts, which are copied as they are.
+    pub carried: Vec<(String, StoredTensor)>,
     /// Text of the configuration, if the model was read with one; otherwise it is generated.
     pub config: Option<String>,
     /// Files to copy into the folder, for example of a tokenizer.
@@ -126,33 +129,64 @@ fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()>
     let shards = shards(export);
     let [_, _, ..] = shards[..] else {
         let [weights, _] = export.kind.names();
-        return write_tensors(
-            &path.join(weights),
-            &export.model.tensors.iter().collect::<Vec<_>>(),
-            export,
-            load,
-        );
+        return write_tensors(&path.join(weights), &items(export).collect::<Vec<_>>(), export, load);
     };
     let mut files = Map::new();
     for (number, tensors) in shards.iter().enumerate() {
         let name = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
         write_tensors(&path.join(&name), tensors, export, load)?;
-        files.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
+        files.extend(tensors.iter().map(|tensor| (tensor.name().to_owned(), json!(name))));
     }
-    let tensors = || export.model.tensors.iter();
-    let parameters: usize = tensors().map(elements).sum();
-    let bytes: usize = tensors().map(|tensor| export.bytes(tensor)).sum();
-    let metadata = json!({ "total_parameters": parameters, "total_size": bytes });
+    let elements: usize = items(export).map(|tensor| tensor.elements()).sum();
+    let size: usize = items(export).map(|tensor| tensor.bytes(export)).sum();
+    let metadata = json!({ "total_parameters": elements, "total_size": size });
     let index = path.join(INDEX);
     let written = fs::write(&index, pretty(json!({ "metadata": metadata, "weight_map": files })));
     Ok(written.context(&index, "write it")?)
 }
 
+/// A tensor of an export.
+#[derive(Clone, Copy)]
+enum Item<'a> {
+    /// A part of the model's parameters.
+    Own(&'a FolderTensor),
+    /// A tensor of another part, with its name.
+    Carried(&'a (String, StoredTensor)),
+}
+
+impl Item<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Item::Own(tensor) => &tensor.name,
+            Item::Carried((name, _)) => name,
+        }
+    }
+
+    fn elements(&self) -> usize {
+        match self {
+            Item::Own(tensor) => elements(tensor),
+            Item::Carried((_, tensor)) => tensor.shape().iter().product(),
+        }
+    }
+
+    fn bytes(&self, export: &Export<'_>) -> usize {
+        match self {
+            Item::Own(tensor) => export.bytes(tensor),
+            Item::Carried((_, tensor)) => tensor.bytes(),
+        }
+    }
+}
+
+/// Returns all tensors of an export.
+fn items<'a>(export: &'a Export<'_>) -> impl Iterator<Item = Item<'a>> {
+    export.model.tensors.iter().map(Item::Own).chain(export.carried.iter().map(Item::Carried))
+}
+
 /// Divides the tensors over files, in order.
-fn shards<'a>(export: &'a Export<'_>) -> Vec<Vec<&'a FolderTensor>> {
-    let (mut shards, mut bytes): (Vec<Vec<&FolderTensor>>, u64) = (Vec::new(), 0);
-    for tensor in &export.model.tensors {
-        let own = export.bytes(tensor) as u64;
+fn shards<'a>(export: &'a Export<'_>) -> Vec<Vec<Item<'a>>> {
+    let (mut shards, mut bytes): (Vec<Vec<Item<'_>>>, u64) = (Vec::new(), 0);
+    for tensor in items(export) {
+        let own = tensor.bytes(export) as u64;
         match shards.last_mut().filter(|_| bytes.saturating_add(own) <= export.most_bytes) {
             Some(shard) => shard.push(tensor),
             None => {
@@ -177,15 +211,15 @@ fn pretty(value: Value) -> String {
 
 fn write_tensors<'a>(
     path: &Path,
-    tensors: &[&'a FolderTensor],
+    tensors: &[Item<'a>],
     export: &'a Export<'a>,
     load: Load<'a>,
 ) -> Result<()> {
     let device = Device::cpu(0, &DeviceOptions::default()).map_err(TensorError::from)?;
     let failure = RefCell::new(None);
-    let view = |tensor: &'a FolderTensor| {
-        let lazy = LazyTensor { tensor, export, load, device: &device, failure: &failure };
-        (tensor.name.clone(), lazy)
+    let view = |item: Item<'a>| {
+        let lazy = LazyTensor { item, export, load, device: &device, failure: &failure };
+        (item.name().to_owned(), lazy)
     };
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     // The format's writer creates a file that only this user can read.
@@ -201,7 +235,7 @@ fn write_tensors<'a>(
 
 /// A tensor whose elements are read only when they are written.
 struct LazyTensor<'a> {
-    tensor: &'a FolderTensor,
+    item: Item<'a>,
     export: &'a Export<'a>,
     load: Load<'a>,
     device: &'a Device,
@@ -211,8 +245,12 @@ struct LazyTensor<'a> {
 
 impl View for LazyTensor<'_> {
     fn dtype(&self) -> Dtype {
-        match self.export.dtype(self.tensor) {
-            _ if self.tensor.counter => Dtype::I64,
+        let tensor = match self.item {
+            Item::Own(tensor) => tensor,
+            Item::Carried((_, tensor)) => return tensor.stored(),
+        };
+        match self.export.dtype(tensor) {
+            _ if tensor.counter => Dtype::I64,
             DType::Bf16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
             _ => Dtype::F32,
@@ -220,7 +258,10 @@ impl View for LazyTensor<'_> {
     }
 
     fn shape(&self) -> &[usize] {
-        &self.tensor.shape
+        match self.item {
+            Item::Own(tensor) => &tensor.shape,
+            Item::Carried((_, tensor)) => tensor.shape(),
+        }
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
@@ -239,24 +280,28 @@ impl View for LazyTensor<'_> {
     }
 
     fn data_len(&self) -> usize {
-        match self.tensor.counter {
-            true => size_of::<i64>(),
-            false => self.export.bytes(self.tensor),
+        match self.item {
+            Item::Own(tensor) if tensor.counter => size_of::<i64>(),
+            item => item.bytes(self.export),
         }
     }
 }
 
 impl LazyTensor<'_> {
     fn bytes(&self) -> Result<Vec<u8>> {
-        if self.tensor.counter {
-            let count = self.read(DType::U32)?.to_vec::<u32>()?;
+        let tensor = match self.item {
+            Item::Own(tensor) => tensor,
+            Item::Carried((_, tensor)) => return tensor.read_stored(),
+        };
+        if tensor.counter {
+            let count = self.read(tensor, DType::U32)?.to_vec::<u32>()?;
             return Ok(count.first().map_or(0, |count| i64::from(*count)).to_le_bytes().to_vec());
         }
-        let whole = self.read(DType::F32)?;
+        let whole = self.read(tensor, DType::F32)?;
         let mut bytes = Vec::with_capacity(self.data_len());
-        dispatch!(self.export.dtype(self.tensor), T => {
+        dispatch!(self.export.dtype(tensor), T => {
             let mut rounded = Vec::new();
-            self.each_piece(&whole.read::<f32>()?, &mut |values| {
+            each_piece(tensor, &whole.read::<f32>()?, &mut |values| {
                 rounded.resize(values.len(), <T as Float>::from_f32(0.0));
                 <T as Float>::round(values, &mut rounded);
                 bytes.extend(rounded.iter().flat_map(|value| value.to_le_bytes()));
@@ -265,36 +310,36 @@ impl LazyTensor<'_> {
         Ok(bytes)
     }
 
-    /// Converts elements from the parameter's order to the folder's, and passes them to `take` in chunks.
-    fn each_piece(&self, values: &[f32], take: &mut dyn FnMut(&[f32])) {
-        if !self.tensor.transposed {
-            return values.chunks(PIECE).for_each(take);
-        }
-        let ([_, rows, columns], mut line) = (self.tensor.matrices(), Vec::<f32>::new());
-        for matrix in values.chunks(rows * columns) {
-            for column in 0..columns {
-                line.resize(rows, 0.0);
-                for (row, value) in matrix.iter().skip(column).step_by(columns).enumerate() {
-                    line[self.tensor.position(row, rows)] = *value;
-                }
-                take(&line);
-            }
-        }
-    }
-
     /// Reads the elements in the parameter's order.
-    fn read(&self, dtype: DType) -> Result<Tensor> {
-        let FolderTensor { parameter, first_row, .. } = self.tensor;
-        let [rows, columns] = self.tensor.rows_and_columns();
+    fn read(&self, tensor: &FolderTensor, dtype: DType) -> Result<Tensor> {
+        let FolderTensor { parameter, first_row, .. } = tensor;
+        let [rows, columns] = tensor.rows_and_columns();
         let Some(shape) = (self.export.shape)(parameter) else {
             let what = format!("the model has no parameter {parameter}");
-            return Err(PretrainedError::refused(Path::new(&self.tensor.name), what));
+            return Err(PretrainedError::refused(Path::new(&tensor.name), what));
         };
         let request = Request::new(Category::Parameter, "export");
-        let tensor = Tensor::empty(self.device, [rows * columns], dtype, request)?;
+        let values = Tensor::empty(self.device, [rows * columns], dtype, request)?;
         let first = first_row * columns;
-        let target = Target { name: parameter.clone(), dtype, shape, first, tensor: tensor.clone() };
+        let target = Target { name: parameter.clone(), dtype, shape, first, tensor: values.clone() };
         (self.load)(&mut std::iter::once(target))?;
-        Ok(tensor)
+        Ok(values)
+    }
+}
+
+/// Converts elements from the parameter's order to the folder's, and passes them to `take` in chunks.
+fn each_piece(tensor: &FolderTensor, values: &[f32], take: &mut dyn FnMut(&[f32])) {
+    if !tensor.transposed {
+        return values.chunks(PIECE).for_each(take);
+    }
+    let ([_, rows, columns], mut line) = (tensor.matrices(), Vec::<f32>::new());
+    for matrix in values.chunks(rows * columns) {
+        for column in 0..columns {
+            line.resize(rows, 0.0);
+            for (row, value) in matrix.iter().skip(column).step_by(columns).enumerate() {
+                line[tensor.position(row, rows)] = *value;
+            }
+            take(&line);
+        }
     }
 }

@@ -115,6 +115,15 @@ impl FolderConfig {
         }
     }
 
+    /// Returns the same configuration with defaults of absent settings.
+    #[must_use]
+    pub fn with_defaults(mut self, defaults: &[(&str, Value)]) -> Self {
+        for (key, value) in defaults {
+            self.0.entry((*key).to_owned()).or_insert_with(|| value.clone());
+        }
+        self
+    }
+
     /// Creates a configuration with these settings.
     pub fn from_settings(settings: Map<String, Value>) -> Self {
         FolderConfig(settings)

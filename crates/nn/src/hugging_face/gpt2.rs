@@ -134,6 +134,8 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
         copies,
         tables: vec![EMBEDDING, HEAD],
         ignored,
+        is_part: false,
+        unused: Vec::new(),
     })
 }
 

@@ -67,7 +67,28 @@ pub struct HuggingFaceModel {
     pub tables: Vec<&'static str>,
     /// Suffixes of tensors that folders may contain but that are not parameters, such as masks and copies.
     pub ignored: Vec<&'static str>,
+    /// Whether the folder also has other parts, such as a model of images, whose tensors are no parameters.
+    pub is_part: bool,
+    /// Prefixes of tensors that a folder may have and the model does not use, such as layers that predict
+    /// later tokens. Exports keep them.
+    pub unused: Vec<String>,
 }
+
+impl HuggingFaceModel {
+    /// Returns the language model alone, with the names that it has in a folder of its own.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        for tensor in self.tensors.iter_mut().filter(|_| self.is_part) {
+            if let Some(rest) = tensor.name.strip_prefix(LANGUAGE_PART) {
+                tensor.name = format!("model.{rest}");
+            }
+        }
+        HuggingFaceModel { is_part: false, ..self }
+    }
+}
+
+/// Prefix of the language model's tensors in a folder with other parts.
+pub const LANGUAGE_PART: &str = "model.language_model.";
 
 /// A tensor of a folder, and the rows of a parameter that it contains.
 #[derive(Clone, Debug, PartialEq, Eq)]

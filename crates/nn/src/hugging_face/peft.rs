@@ -179,6 +179,8 @@ impl Lora {
             copies: Vec::new(),
             tables: Vec::new(),
             ignored: Vec::new(),
+            is_part: false,
+            unused: Vec::new(),
         }
     }
 

@@ -161,7 +161,8 @@ pub(crate) const ROPE: Reader = Reader {
     keys: &[
         FileKey::known(
             &["rope_type", "type"],
-            "`default`, `linear`, `llama3`, `yarn` or `longrope`; settings of another type are refused",
+            "`default`, `linear`, `llama3`, `yarn`, `longrope` or Gemma 4's `proportional`; settings of another \
+             type are refused",
         ),
         FileKey::known(
             &["rope_theta", "partial_rotary_factor", "original_max_position_embeddings"],
@@ -173,6 +174,15 @@ pub(crate) const ROPE: Reader = Reader {
         FileKey::known(&["attention_factor"], "of `yarn` and `longrope`"),
         FileKey::known(&["short_factor", "long_factor"], "of `longrope`"),
         FileKey::known(&["alpha"], "of `dynamic`, which Hunyuan alone has"),
+        FileKey::known(&["llama_4_scaling_beta"], "growth of queries with their position, of Ministral 3"),
+        FileKey::ignored(
+            &["max_position_embeddings"],
+            "the model's number of positions beside the object counts",
+        ),
+        FileKey::ignored(
+            &["mrope_section", "mrope_interleaved"],
+            "positions of images; tokens of a text have one position each",
+        ),
         FileKey::ignored(&["finetuned"], "a note about the training"),
     ],
     shared: &[],

@@ -2,7 +2,8 @@
 
 use autograd::{Tape, Var, map};
 
-use super::{Dropout, Layer, Multiplier, Norm, Residual, within};
+use super::block_tail::BlockTail;
+use super::{Dropout, Layer, Multiplier, Norm, Residual, Stream, within};
 use crate::error::Result;
 
 /// A block of attention `A` followed by feed-forward layers `F`; each is a branch with norms `N`.
@@ -12,6 +13,10 @@ pub struct Block<N, A, F> {
     pub(super) name: String,
     pub(super) attention: Branch<N, A>,
     pub(super) feed_forward: Branch<N, F>,
+    /// Whether the feed-forward layers read the input of attention.
+    pub(super) is_parallel: bool,
+    /// Parts after both branches, if any.
+    pub(super) tail: Option<BlockTail>,
 }
 
 /// A branch of the residual stream: x + scale · after(layers(before(x))).
@@ -64,6 +69,22 @@ where
     }
 }
 
+impl<N, A, F> Block<N, A, F>
+where
+    N: Norm,
+    A: Layer<Stream = Var>,
+    F: Layer<Stream = Var>,
+{
+    /// Computes both branches from the input of attention.
+    fn forward_parallel(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
+        let (sum_bld, x_bld) = self.attention.input(tape, stream)?;
+        let branch_bld = self.attention.layers.forward(tape, x_bld.clone())?;
+        let sum_bld = self.attention.output(tape, sum_bld, branch_bld)?.close(tape)?;
+        let branch_bld = self.feed_forward.layers.forward(tape, x_bld)?;
+        self.feed_forward.output(tape, sum_bld, branch_bld)
+    }
+}
+
 impl<N, A, F> Layer for Block<N, A, F>
 where
     N: Norm,
@@ -74,8 +95,19 @@ where
 
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
         within(tape, &self.name, || {
-            let stream = self.attention.forward(tape, stream)?;
-            self.feed_forward.forward(tape, stream)
+            let (stream, inputs) = stream.split_inputs();
+            let stream = match self.is_parallel {
+                true => self.forward_parallel(tape, stream)?,
+                false => {
+                    let stream = self.attention.forward(tape, stream)?;
+                    self.feed_forward.forward(tape, stream)?
+                }
+            };
+            let stream = stream.with_inputs(inputs);
+            match &self.tail {
+                Some(tail) => tail.forward(tape, stream),
+                None => Ok(stream),
+            }
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The feed-forward layers of a GPT-2 block.
+//! Feed-forward layers without a gate, as in GPT-2.
 
 use autograd::ops::{FeedForwardWeights, Fp8Input};
 use autograd::{Tape, Var, ops};
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Two linear layers with an activation in between: width → 4 · width → width.
+/// Two linear layers with an activation in between: width → hidden → width.
 #[derive(Debug)]
 pub struct FeedForward {
     layers: Layers,
@@ -29,30 +29,22 @@ enum Layers {
 }
 
 impl FeedForward {
-    /// Registers the weights of `{prefix}.mlp_fc` and `{prefix}.mlp_proj` and, with `biases`, their biases,
-    /// initialised to zero. The two `Init`s are for the first and the second weight.
+    /// Registers the weights of two layers called `names` and, with `biases`, their biases, initialised to
+    /// zero. The two `Init`s are for the first and the second weight.
     ///
     /// # Errors
     /// Memory is exhausted, or a name exists.
     pub fn new(
         parameters: &mut Parameters,
-        prefix: &str,
-        width: usize,
+        names: [String; 2],
+        [width, hidden]: [usize; 2],
         [init, projection]: [Init; 2],
-        biases: bool,
-        activation: Activation,
+        (biases, activation): (bool, Activation),
     ) -> Result<Self> {
-        let hidden = 4 * width;
-        let name = |part: &str| format!("{prefix}.{part}");
-        let expand =
-            Linear::optional_bias(parameters, &name("mlp_fc"), [width, hidden], init, (biases, activation))?;
-        let project = Linear::optional_bias(
-            parameters,
-            &name("mlp_proj"),
-            [hidden, width],
-            projection,
-            (biases, Activation::None),
-        )?;
+        let [expand, project] = names;
+        let expand = Linear::optional_bias(parameters, &expand, [width, hidden], init, (biases, activation))?;
+        let options = (biases, Activation::None);
+        let project = Linear::optional_bias(parameters, &project, [hidden, width], projection, options)?;
         let is_plain = |layer: &Linear| layer.whole().is_some_and(LinearShard::is_plain);
         let layers = match is_plain(&expand) && is_plain(&project) {
             true => Layers::Fused(Box::new(fused(expand, project)?)),

@@ -9,6 +9,9 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
+/// Hidden width of the feed-forward layers as a multiple of the width.
+const EXPANSION: usize = 4;
+
 /// Sizes and options of a [`GptBlock`].
 #[derive(Clone, Copy, Debug)]
 pub struct GptBlockSizes {
@@ -49,7 +52,9 @@ impl GptBlock {
             parameters.branch(|parameters| Self::attention(parameters, &name, sizes, [init, projection]))?;
         let norm_2 = norm(parameters, &full_name("ln_2"), width)?;
         let feed_forward = parameters.branch(|parameters| {
-            FeedForward::new(parameters, &name, width, [init, projection], biases, activation)
+            let names = ["mlp_fc", "mlp_proj"].map(full_name);
+            let widths = [width, EXPANSION * width];
+            FeedForward::new(parameters, names, widths, [init, projection], (biases, activation))
         })?;
         let [after_attention, after_feed_forward] = ["attn_proj.dropout", "mlp.dropout"]
             .map(|site| Dropout::new(parameters, &full_name(site), dropout));
@@ -57,6 +62,8 @@ impl GptBlock {
             name,
             attention: Branch::pre_norm(norm_1, attention, after_attention),
             feed_forward: Branch::pre_norm(norm_2, feed_forward, after_feed_forward),
+            is_parallel: false,
+            tail: None,
         })
     }
 

@@ -3,13 +3,13 @@
 
 use autograd::{Tape, Var, ops};
 
-use super::{Activation, Linear, RmsNorm, within};
+use super::{Activation, Linear, NormOptions, RmsNorm, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
 /// Widths of a layer's latents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentSizes {
     /// Number of columns of the keys' and values' latents.
     pub keys_values: usize,
@@ -19,6 +19,10 @@ pub struct LatentSizes {
     pub rotated: usize,
     /// Whether adjacent columns rotate together.
     pub interleaved: bool,
+    /// Whether the layers that compute latents have biases.
+    pub has_bias: bool,
+    /// Epsilon added to mean squares in norms of latents.
+    pub epsilon: f32,
 }
 
 /// The layers that compute latents; all heads share their results.
@@ -41,15 +45,16 @@ impl Latents {
         parameters: &mut Parameters,
         prefix: &str,
         (width, sizes): (usize, LatentSizes),
-        (epsilon, less_one): (f32, bool),
+        norms: NormOptions,
         init: Init,
     ) -> Result<Self> {
-        let new_norm = if less_one { RmsNorm::less_one } else { RmsNorm::new };
+        let norms = NormOptions { epsilon: sizes.epsilon, ..norms };
         let mut pair = |layer: &str, norm: &str, [latents, others]: [usize; 2]| {
             let name = format!("{prefix}.{layer}");
             let outputs = latents + others;
-            let layer = Linear::without_bias(parameters, &name, width, outputs, init, Activation::None)?;
-            let norm = new_norm(parameters, &format!("{prefix}.{norm}"), latents, epsilon)?;
+            let options = (sizes.has_bias, Activation::None);
+            let layer = Linear::optional_bias(parameters, &name, [width, outputs], init, options)?;
+            let norm = norms.rms(parameters, &format!("{prefix}.{norm}"), latents)?;
             Ok::<_, NnError>((layer, norm))
         };
         let queries = match sizes.queries {

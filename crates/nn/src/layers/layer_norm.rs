@@ -40,6 +40,23 @@ impl LayerNorm {
         Ok(LayerNorm { name: name.to_owned(), weight, bias: None, settings })
     }
 
+    /// Creates a norm without a weight.
+    ///
+    /// # Errors
+    /// Memory is exhausted.
+    pub fn without_weight(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
+        let weight = parameters.ones(width)?;
+        let weight = parameters.over_rows(weight);
+        let settings = parameters.fp8().norm_settings(EPSILON);
+        Ok(LayerNorm { name: name.to_owned(), weight, bias: None, settings })
+    }
+
+    /// Adds `epsilon` to the variance instead of 1e-5.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f32) -> Self {
+        LayerNorm { settings: NormSettings { epsilon, ..self.settings }, ..self }
+    }
+
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors

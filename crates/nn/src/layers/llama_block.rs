@@ -1,16 +1,20 @@
 //! The transformer block of Llama and its relatives.
 
+use autograd::Weight;
 use tensor::ops::Activation;
 use tensor::ops::attention::Settings;
 use tensor::ops::gate::Gate;
 
 use super::block::Branch;
+use super::block_tail::{BlockTail, BlockTailSizes};
 use super::latents::Latents;
 use super::rotary_attention::RotaryPositions;
+use super::value_options::ValueOptions;
 use super::{
-    Block, BlockFeedForward, Dropout, GatedDelta, GatedDeltaSizes, GatedFeedForward, LatentQkv, LatentSizes,
-    Linear, Mixture, MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention,
-    ShortConvolution, ShortConvolutionSizes, StateSpace, StateSpaceSizes, TokenMixer,
+    Block, BlockFeedForward, BlockNorm, Dropout, FeedForward, GatedDelta, GatedDeltaSizes, GatedFeedForward,
+    KeyValueRole, LatentQkv, LatentSizes, Linear, Mixture, MixtureSizes, Multiplier, NormOptions, QkNorm,
+    QkNormSpan, QkvLayer, RotaryAttention, ShortConvolution, ShortConvolutionSizes, StateSpace,
+    StateSpaceSizes, TokenMixer,
 };
 use crate::error::Result;
 use crate::init::Init;
@@ -32,10 +36,13 @@ system::names! {
 impl NormPosition {
     /// Returns the norms before and after attention, then before and after the feed-forward layers, by
     /// Hugging Face's names.
-    fn names(self) -> [[Option<&'static str>; 2]; 2] {
+    ///
+    /// Parallel branches share the norm before attention.
+    fn names(self, is_parallel: bool) -> [[Option<&'static str>; 2]; 2] {
         let (input, attention) = ("input_layernorm", "post_attention_layernorm");
         let (before, after) = ("pre_feedforward_layernorm", "post_feedforward_layernorm");
         match self {
+            _ if is_parallel => [[Some(input), None], [None, None]],
             NormPosition::Before => [[Some(input), None], [Some(attention), None]],
             NormPosition::After => [[None, Some(attention)], [None, Some(after)]],
             NormPosition::Both => [[Some(input), Some(attention)], [Some(before), Some(after)]],
@@ -43,8 +50,8 @@ impl NormPosition {
     }
 
     /// Names of all norms of a block.
-    pub(crate) fn all_names(self) -> impl Iterator<Item = &'static str> {
-        self.names().into_iter().flatten().flatten()
+    pub(crate) fn all_names(self, is_parallel: bool) -> impl Iterator<Item = &'static str> {
+        self.names(is_parallel).into_iter().flatten().flatten()
     }
 }
 
@@ -69,6 +76,8 @@ pub struct LlamaBlockSizes {
     pub latents: Option<LatentSizes>,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
+    /// Whether these layers have a gate.
+    pub is_gated: bool,
     /// The experts that replace these layers, if any.
     pub mixture: Option<MixtureSizes>,
     /// Function of the gate.
@@ -86,11 +95,19 @@ pub struct LlamaBlockSizes {
     /// Whether norms of heads follow their rotation.
     pub qk_norm_last: bool,
     /// Positions of the norms.
-    pub norms: NormPosition,
-    /// Whether norms store their weights minus 1.
-    pub norms_less_one: bool,
-    /// Epsilon added to mean squares in norms.
-    pub epsilon: f32,
+    pub norm_position: NormPosition,
+    /// Options of all norms.
+    pub norms: NormOptions,
+    /// Whether both branches read the same norm.
+    pub is_parallel: bool,
+    /// Whether values are normalised by head, without a weight.
+    pub value_norm: bool,
+    /// Whether the projection has no values, and keys before their norm and rotation are used instead.
+    pub keys_as_values: bool,
+    /// Width of the layer's embeddings of tokens; 0 for none.
+    pub layer_embedding: usize,
+    /// Whether the block's result has a factor.
+    pub has_factor: bool,
     /// Factor of both branches.
     pub residual_scale: f64,
     /// Factors of attention and of state spaces beside each other.
@@ -105,8 +122,8 @@ pub struct LlamaBlockSizes {
     pub branch_dropout: f64,
 }
 
-/// Llama's block: RMS norms, a mixer of tokens, and gated feed-forward layers.
-pub type LlamaBlock = Block<RmsNorm, TokenMixer, BlockFeedForward>;
+/// Llama's block: norms, a mixer of tokens, and feed-forward layers.
+pub type LlamaBlock = Block<BlockNorm, TokenMixer, BlockFeedForward>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`. Names are Hugging Face's,
@@ -125,14 +142,22 @@ impl LlamaBlock {
     ) -> Result<Self> {
         parameters.begin_unit();
         let name = format!("model.layers.{index}");
-        let [attention_norms, feed_forward_norms] = sizes.norms.names();
+        let [attention_norms, feed_forward_norms] = sizes.norm_position.names(sizes.is_parallel);
         let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
             Self::mixer(parameters, &name, sizes, positions, inits)
         })?;
         let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
             Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)
         })?;
-        Ok(LlamaBlock { name, attention, feed_forward })
+        let tail = BlockTailSizes {
+            index,
+            width: sizes.width,
+            embedding: sizes.layer_embedding,
+            has_factor: sizes.has_factor,
+            activation: sizes.gate.activation,
+        };
+        let tail = BlockTail::new(parameters, &name, tail, sizes.norms, inits)?;
+        Ok(LlamaBlock { name, attention, feed_forward, is_parallel: sizes.is_parallel, tail })
     }
 
     /// Registers the layer in which tokens interact.
@@ -183,6 +208,12 @@ impl LlamaBlock {
         let LlamaBlockSizes { width, mlp_bias, gate, .. } = sizes;
         let Some(mixture) = sizes.mixture else {
             let widths = [width, sizes.feed_forward];
+            if !sizes.is_gated {
+                let names = ["up_proj", "down_proj"].map(|part| format!("{prefix}.{part}"));
+                let options = (mlp_bias, gate.activation);
+                let layers = FeedForward::new(parameters, names, widths, inits, options)?;
+                return Ok(BlockFeedForward::Plain(Box::new(layers)));
+            }
             let layers = GatedFeedForward::new(parameters, prefix, widths, inits, gate, mlp_bias)?;
             let layers = layers.with_gate_scale(sizes.gate_scale)?;
             return Ok(BlockFeedForward::Dense(Box::new(layers)));
@@ -199,10 +230,9 @@ impl LlamaBlock {
         [before, after]: [Option<&str>; 2],
         site: &str,
         layers: impl FnOnce(&mut Parameters) -> Result<L>,
-    ) -> Result<Branch<RmsNorm, L>> {
-        let new = if sizes.norms_less_one { RmsNorm::less_one } else { RmsNorm::new };
+    ) -> Result<Branch<BlockNorm, L>> {
         let norm = |parameters: &mut Parameters, part: Option<&str>| {
-            let create = |part| new(parameters, &format!("{name}.{part}"), sizes.width, sizes.epsilon);
+            let create = |part| sizes.norms.norm(parameters, &format!("{name}.{part}"), sizes.width);
             part.map(create).transpose()
         };
         let before = norm(parameters, before)?;
@@ -225,20 +255,38 @@ impl LlamaBlock {
         let prefix = format!("{name}.self_attn");
         let heads = attention.heads;
         let latents = Self::latents(parameters, &prefix, sizes, init)?;
+        let is_reader = matches!(positions.shared, Some((_, KeyValueRole::Reader { .. })));
+        let has_query_norm = is_reader && sizes.qk_norm.is_some();
+        let sizes = LlamaBlockSizes { qk_norm: sizes.qk_norm.filter(|_| !is_reader), ..sizes };
+        let mut query_norm = match has_query_norm && parameters.shards().is_divided() {
+            true => Some(Self::query_norm(parameters, &prefix, sizes)?),
+            false => None,
+        };
         let shared = Self::shared_norm(parameters, &prefix, sizes)?;
         let qkv = match (latents, sizes.latents) {
             (Some(latents), Some(widths)) => {
                 let layer = LatentQkv::new(parameters, &prefix, (width, widths), attention, init)?;
                 QkvLayer::Latents(Box::new((latents, layer)))
             }
+            _ if is_reader => {
+                let name = format!("{prefix}.q_proj");
+                let columns = [width, heads.query_columns()];
+                let options = (sizes.qkv_bias, Activation::None);
+                QkvLayer::Linear(Box::new(Linear::optional_bias(parameters, &name, columns, init, options)?))
+            }
             _ => {
                 let fused = format!("{prefix}.qkv_proj");
+                let [queries, keys, values] = heads.groups_of_columns();
                 let gates = if sizes.attention_gate { heads.output_columns() } else { 0 };
-                let columns = [width, heads.packed_columns() + gates];
+                let values = if sizes.keys_as_values { 0 } else { values };
+                let columns = [width, queries + gates + keys + values];
                 let options = (sizes.qkv_bias, Activation::None);
                 QkvLayer::Linear(Box::new(Linear::optional_bias(parameters, &fused, columns, init, options)?))
             }
         };
+        if has_query_norm && query_norm.is_none() {
+            query_norm = Some(Self::query_norm(parameters, &prefix, sizes)?);
+        }
         let norm = match (sizes.qk_norm, shared) {
             (Some(span), None) => Some(Self::norm(parameters, &prefix, sizes, span)?),
             (_, shared) => shared,
@@ -255,8 +303,33 @@ impl LlamaBlock {
             }
             false => Vec::new(),
         };
+        let values = ValueOptions {
+            are_keys: sizes.keys_as_values,
+            norm: match sizes.value_norm {
+                true => Some((parameters.ones(heads.value_width)?, sizes.norms.epsilon)),
+                false => None,
+            },
+            query_norm,
+        };
         let layer = RotaryAttention::new(qkv, norm, output, attention, positions);
-        Ok(layer.dropping(weights).with_sinks(sinks).gated(sizes.attention_gate))
+        Ok(layer.dropping(weights).with_sinks(sinks).with_values(values).gated(sizes.attention_gate))
+    }
+
+    /// Registers the norm of queries of a layer without keys of its own.
+    fn query_norm(
+        parameters: &mut Parameters,
+        prefix: &str,
+        sizes: LlamaBlockSizes,
+    ) -> Result<(Weight, f32)> {
+        let NormOptions { has_weight, is_less_one, epsilon, .. } = sizes.norms;
+        let width = sizes.attention.heads.width;
+        let name = format!("{prefix}.q_norm.weight");
+        let weight = match (has_weight, is_less_one) {
+            (false, _) => parameters.ones(width)?,
+            (true, false) => parameters.create_copied(&name, [width], Init::Constant(1.0))?,
+            (true, true) => parameters.create_copied(&name, [width], Init::Constant(0.0))?.plus(1.0),
+        };
+        Ok((weight, epsilon))
     }
 
     /// Registers the layers that compute latents, if any.
@@ -267,8 +340,7 @@ impl LlamaBlock {
         init: Init,
     ) -> Result<Option<Latents>> {
         let Some(latents) = sizes.latents else { return Ok(None) };
-        let norm = (sizes.epsilon, sizes.norms_less_one);
-        Ok(Some(Latents::new(parameters, prefix, (sizes.width, latents), norm, init)?))
+        Ok(Some(Latents::new(parameters, prefix, (sizes.width, latents), sizes.norms, init)?))
     }
 
     /// If layers are sharded, registers the norms of single heads, which all shards share.
@@ -289,8 +361,7 @@ impl LlamaBlock {
         sizes: LlamaBlockSizes,
         span: QkNormSpan,
     ) -> Result<QkNorm> {
-        let offset = if sizes.norms_less_one { 1.0 } else { 0.0 };
-        let norm = QkNorm::new(parameters, prefix, sizes.attention.heads, span, [sizes.epsilon, offset])?;
+        let norm = QkNorm::new(parameters, prefix, sizes.attention.heads, span, sizes.norms)?;
         Ok(norm.after_rotation(sizes.qk_norm_last))
     }
 }

@@ -9,7 +9,7 @@ use tensor::ops::routing::Routing;
 
 use super::adapter::{self, ExpertLayer};
 use super::edges::ShardEdges;
-use super::{GatedFeedForward, Layer, within};
+use super::{FeedForward, GatedFeedForward, Layer, within};
 use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::expert_loads::LayerLoads;
@@ -237,6 +237,8 @@ fn gated(tape: &Tape, x_bld: Var, gate_t: Var) -> Result<Var> {
 pub enum BlockFeedForward {
     /// The same layers for all rows.
     Dense(Box<GatedFeedForward>),
+    /// The same layers for all rows, without a gate.
+    Plain(Box<FeedForward>),
     /// A mixture of experts.
     Mixture(Box<Mixture>),
 }
@@ -251,6 +253,7 @@ impl Layer for BlockFeedForward {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         match self {
             BlockFeedForward::Dense(layers) => layers.forward(tape, x_bld),
+            BlockFeedForward::Plain(layers) => layers.forward(tape, x_bld),
             BlockFeedForward::Mixture(layers) => layers.forward(tape, x_bld),
         }
     }

@@ -4,6 +4,7 @@ use autograd::Weight;
 use autograd::ops::QkNormWeights;
 use tensor::ops::attention::Heads;
 
+use super::NormOptions;
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -33,9 +34,9 @@ pub struct QkNorm {
 }
 
 impl QkNorm {
-    /// Registers the weights `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, initialised to 1 −
-    /// `offset`. Per head they are `[heads.width]` each and shared by all shards; otherwise they have the
-    /// columns of all heads and are sharded.
+    /// Registers the weights `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, if norms have weights.
+    /// Per head they are `[heads.width]` each and shared by all shards; otherwise they have the columns of
+    /// all heads and are sharded.
     ///
     /// # Errors
     /// Memory is exhausted, a name exists, or the shards do not divide the columns.
@@ -44,9 +45,26 @@ impl QkNorm {
         prefix: &str,
         heads: Heads,
         span: QkNormSpan,
-        [epsilon, offset]: [f32; 2],
+        norms: NormOptions,
     ) -> Result<Self> {
         let columns = [heads.query_columns(), heads.key_columns()];
+        let NormOptions { epsilon, .. } = norms;
+        let offset = if norms.is_less_one { 1.0 } else { 0.0 };
+        if !norms.has_weight {
+            let ones = |parameters: &mut Parameters, columns: [usize; 2]| -> Result<_> {
+                let [query, key] = columns;
+                Ok(QkNormWeights { query: parameters.ones(query)?, key: parameters.ones(key)? })
+            };
+            let shards = parameters.shards();
+            let weights = match span {
+                QkNormSpan::Head => vec![ones(parameters, [heads.width; 2])?],
+                QkNormSpan::All => {
+                    let columns = columns.map(|columns| columns / shards.all);
+                    (0..shards.here).map(|_| ones(parameters, columns)).collect::<Result<_>>()?
+                }
+            };
+            return Ok(QkNorm { weights, epsilon, span, is_last: false, columns });
+        }
         let mut weights = |part: &str, columns: usize| -> Result<Vec<Weight>> {
             let name = format!("{prefix}.{part}.weight");
             let init = Init::Constant(1.0 - offset);

@@ -26,17 +26,19 @@ pub trait Norm {
 pub struct Residual {
     sum: Var,
     branch: Option<Var>,
+    /// Embeddings of the tokens for each layer; empty without such embeddings.
+    inputs: Vec<Var>,
 }
 
 impl Residual {
     /// Starts a stream with `sum_bld`.
     pub fn new(sum_bld: Var) -> Self {
-        Residual { sum: sum_bld, branch: None }
+        Residual { sum: sum_bld, branch: None, inputs: Vec::new() }
     }
 
     /// Creates the stream `sum_bld + branch`, whose addition is pending.
     pub fn pending(sum_bld: Var, branch_bld: Var) -> Self {
-        Residual { sum: sum_bld, branch: Some(branch_bld) }
+        Residual { sum: sum_bld, branch: Some(branch_bld), inputs: Vec::new() }
     }
 
     /// Adds the pending branch. Returns the sum twice: for the stream, and as the input of a branch without a
@@ -73,6 +75,15 @@ impl Stream for Residual {
         let mut variables = variables.into_iter();
         let sum = variables.next()?;
         let branch = variables.next();
-        variables.next().is_none().then_some(Residual { sum, branch })
+        variables.next().is_none().then_some(Residual { sum, branch, inputs: Vec::new() })
+    }
+
+    fn split_inputs(mut self) -> (Self, Vec<Var>) {
+        let inputs = std::mem::take(&mut self.inputs);
+        (self, inputs)
+    }
+
+    fn with_inputs(self, inputs: Vec<Var>) -> Self {
+        Residual { inputs, ..self }
     }
 }

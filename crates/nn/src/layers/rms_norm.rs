@@ -37,6 +37,22 @@ impl RmsNorm {
         Ok(RmsNorm { name: name.to_owned(), weight, settings })
     }
 
+    /// Creates a norm without a weight.
+    ///
+    /// # Errors
+    /// Memory is exhausted.
+    pub fn without_weight(
+        parameters: &mut Parameters,
+        name: &str,
+        width: usize,
+        epsilon: f32,
+    ) -> Result<Self> {
+        let weight = parameters.ones(width)?;
+        let weight = parameters.over_rows(weight);
+        let settings = parameters.fp8().norm_settings(epsilon);
+        Ok(RmsNorm { name: name.to_owned(), weight, settings })
+    }
+
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors

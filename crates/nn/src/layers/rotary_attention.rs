@@ -9,7 +9,9 @@ use tensor::{DType, Tensor};
 
 use super::edges::ShardEdges;
 use super::latents::Latents;
-use super::{Dropout, LatentQkv, Layer, Linear, QkNorm, QkNormSpan, within};
+use super::shared_key_values::norm_queries;
+use super::value_options::ValueOptions;
+use super::{Dropout, KeyValueRole, LatentQkv, Layer, Linear, QkNorm, QkNormSpan, SharedKeyValues, within};
 use crate::error::{NnError, Result};
 
 /// Cosines and sines of all positions, `[context, columns]` f32, for the first columns of a head; shared by
@@ -20,16 +22,45 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// Computes the table of positions 0 to `context`.
-    pub fn new(device: &Device, frequencies: Frequencies, context: usize) -> Result<Self> {
+    /// Computes the table of positions 0 to `context`. Only the first `pairs` pairs of columns rotate; with
+    /// `reversed`, in the opposite direction.
+    pub fn new(
+        device: &Device,
+        frequencies: Frequencies,
+        context: usize,
+        (pairs, reversed): (usize, bool),
+    ) -> Result<Self> {
         let width = frequencies.width;
-        Self::with(device, [context, width], || frequencies.table(context))
+        let half = width / 2;
+        let value = |(index, value): (usize, f32)| match index % width {
+            column if column % half >= pairs => f32::from(u8::from(column < half)),
+            column if reversed && column >= half => -value,
+            _ => value,
+        };
+        let is_plain = pairs >= half && !reversed;
+        Self::with(device, [context, width], || match is_plain {
+            true => frequencies.table(context),
+            false => frequencies.table(context).into_iter().enumerate().map(value).collect(),
+        })
     }
 
     /// Creates a table that rotates nothing, for heads of `width` columns.
     pub fn still(device: &Device, width: usize, context: usize) -> Result<Self> {
-        let row = || (0..width).map(|column| if column < width / 2 { 1.0 } else { 0.0 });
-        Self::with(device, [context, width], || (0..context).flat_map(|_| row()).collect())
+        Self::growing(device, width, context, |_| 1.0)
+    }
+
+    /// Creates a table that rotates nothing and multiplies heads of `width` columns by `factor(position)`.
+    pub fn growing(
+        device: &Device,
+        width: usize,
+        context: usize,
+        factor: impl Fn(usize) -> f32,
+    ) -> Result<Self> {
+        let row = |position| {
+            let cosine = factor(position);
+            (0..width).map(move |column| if column < width / 2 { cosine } else { 0.0 })
+        };
+        Self::with(device, [context, width], || (0..context).flat_map(row).collect())
     }
 
     fn with(device: &Device, shape: [usize; 2], values: impl FnOnce() -> Vec<f32>) -> Result<Self> {
@@ -48,7 +79,7 @@ impl RotaryTable {
 }
 
 /// Rotary tables of a layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RotaryPositions {
     /// The table of angles; `None` for a layer without positions.
     pub table: Option<RotaryTable>,
@@ -57,6 +88,10 @@ pub struct RotaryPositions {
     pub still: Option<RotaryTable>,
     /// Whether neighbouring columns rotate together, instead of columns of both halves of a head.
     pub interleaved: bool,
+    /// A table that multiplies queries by a factor of their position, after all else.
+    pub growth: Option<RotaryTable>,
+    /// Keys and values that the layer shares with others, and its role.
+    pub shared: Option<(SharedKeyValues, KeyValueRole)>,
 }
 
 /// The layer that computes queries, keys and values.
@@ -95,6 +130,7 @@ pub struct RotaryAttention {
     /// Whether the output is multiplied by the sigmoid of gates, whose rows follow the query rows of each
     /// head.
     is_gated: bool,
+    values: ValueOptions,
 }
 
 impl RotaryAttention {
@@ -110,7 +146,9 @@ impl RotaryAttention {
         let settings = settings.into();
         let sinks = Vec::new();
         let dropout = Dropout::none();
-        RotaryAttention { qkv, norm, projection, settings, positions, dropout, sinks, is_gated: false }
+        let values = ValueOptions::default();
+        let is_gated = false;
+        RotaryAttention { qkv, norm, projection, settings, positions, dropout, sinks, is_gated, values }
     }
 
     /// Adds dropout of attention weights in training.
@@ -130,6 +168,12 @@ impl RotaryAttention {
     #[must_use]
     pub fn gated(self, is_gated: bool) -> Self {
         RotaryAttention { is_gated, ..self }
+    }
+
+    /// Sets how values are computed.
+    #[must_use]
+    pub(super) fn with_values(self, values: ValueOptions) -> Self {
+        RotaryAttention { values, ..self }
     }
 
     /// Returns whether one norm covers all heads of a row.
@@ -156,7 +200,16 @@ impl RotaryAttention {
         let is_later = norms_shards || self.rotates_in_attention(tape);
         let qkv_blc = map(tape, inputs, |block, inputs| {
             let qkv_blc = forward(block.shard, inputs)?;
-            if is_later { Ok(qkv_blc) } else { rotated(qkv_blc) }
+            if let Some((shared, KeyValueRole::Reader { is_last })) = &self.positions.shared {
+                let queries_blc = within(tape, "rotary", || self.queries(tape, qkv_blc, heads))?;
+                return within(tape, "values", || shared.append(tape, block, queries_blc, *is_last));
+            }
+            let qkv_blc = within(tape, "values", || self.values.forward(tape, qkv_blc, heads))?;
+            let qkv_blc = if is_later { qkv_blc } else { rotated(qkv_blc)? };
+            if let Some((shared, KeyValueRole::Source)) = &self.positions.shared {
+                within(tape, "values", || shared.keep(tape, block, &qkv_blc, heads))?;
+            }
+            Ok::<_, NnError>(qkv_blc)
         })?;
         let qkv_blc = edges.columns(qkv_blc);
         if !norms_shards {
@@ -176,9 +229,35 @@ impl RotaryAttention {
         }
     }
 
-    /// Normalises each head of a block, if the layer has such a norm, and rotates it.
+    /// Normalises and rotates the queries of one block of a layer without keys and values of its own.
+    fn queries(&self, tape: &Tape, mut queries_blc: Var, heads: Heads) -> Result<Var> {
+        if let Some(norm) = &self.values.query_norm {
+            queries_blc = norm_queries(tape, queries_blc, heads, norm)?;
+        }
+        if let Some(table) = &self.positions.table {
+            let rotary = ops::Rotary { measures: false, ..self.rotary(tape, table) };
+            queries_blc = ops::rotary(tape, queries_blc, heads.query, &rotary)?;
+        }
+        self.grown(tape, queries_blc, heads)
+    }
+
+    /// Normalises and rotates the heads of a block, and multiplies queries by the factor of their position.
     fn rotated(&self, tape: &Tape, qkv_blc: Var, heads: Heads) -> Result<Var> {
-        let RotaryPositions { table, still, interleaved } = &self.positions;
+        let qkv_blc = self.normed_and_rotated(tape, qkv_blc, heads)?;
+        self.grown(tape, qkv_blc, heads)
+    }
+
+    /// Multiplies queries by the factor of their position, if they grow.
+    fn grown(&self, tape: &Tape, x_blc: Var, heads: Heads) -> Result<Var> {
+        let Some(growth) = &self.positions.growth else { return Ok(x_blc) };
+        // The gradient passes the rotation after this operator, which measures it.
+        let rotary = ops::Rotary { interleaved: false, measures: false, ..self.rotary(tape, growth) };
+        Ok(ops::rotary(tape, x_blc, heads.query, &rotary)?)
+    }
+
+    /// Normalises each head of a block, if the layer has such a norm, before or after rotating it.
+    fn normed_and_rotated(&self, tape: &Tape, qkv_blc: Var, heads: Heads) -> Result<Var> {
+        let RotaryPositions { table, still, interleaved, .. } = &self.positions;
         let rotated = |qkv_blc| match table {
             Some(table) => {
                 Ok(ops::rotary(tape, qkv_blc, heads.query + heads.key_value, &self.rotary(tape, table))?)
@@ -219,7 +298,8 @@ impl RotaryAttention {
     /// because their kernels are too short to launch separately.
     fn rotates_in_attention(&self, tape: &Tape) -> bool {
         let is_plain = self.norm.is_none() && !self.qkv.measures() && !self.qkv.edges().is_sharded();
-        let RotaryPositions { table, interleaved, .. } = &self.positions;
+        let RotaryPositions { table, interleaved, growth, shared, .. } = &self.positions;
+        let is_plain = is_plain && self.values.is_plain() && shared.is_none() && growth.is_none();
         tape.pass().extends_cache() && is_plain && table.is_some() && !interleaved
     }
 

@@ -26,6 +26,17 @@ pub trait Stream: Sized {
 
     /// Inverse of [`Stream::into_variables`]; `None` if the number of variables is wrong.
     fn from_variables(variables: Vec<Var>) -> Option<Self>;
+
+    /// Removes variables that layers read but do not change.
+    fn split_inputs(self) -> (Self, Vec<Var>) {
+        (self, Vec::new())
+    }
+
+    /// Adds the variables of [`Stream::split_inputs`].
+    #[must_use]
+    fn with_inputs(self, _inputs: Vec<Var>) -> Self {
+        self
+    }
 }
 
 impl Stream for Var {
@@ -81,8 +92,9 @@ impl<L: Layer + 'static> Stack<L> {
             let run = LayerRange { layers: Rc::clone(&self.layers), range: part.layers };
             stream = match part.again && tape.is_recording() {
                 true => {
-                    let input = stream.close(tape)?;
-                    stream_of(recompute(tape, run, vec![input])?)?
+                    let (stream, inputs) = stream.split_inputs();
+                    let all = std::iter::once(stream.close(tape)?).chain(inputs.clone()).collect();
+                    stream_of::<L::Stream>(recompute(tape, run, all)?)?.with_inputs(inputs)
                 }
                 false => run.forward(tape, stream)?,
             };
@@ -106,9 +118,11 @@ impl<L: Layer> LayerRange<L> {
 impl<L: Layer> Segment for LayerRange<L> {
     type Error = NnError;
 
-    fn run(&self, tape: &Tape, mut inputs: Vec<Var>) -> Result<Vec<Var>> {
-        let input = inputs.pop().ok_or(AutogradError::NotRecorded)?;
-        Ok(self.forward(tape, L::Stream::open(input))?.into_variables())
+    fn run(&self, tape: &Tape, inputs: Vec<Var>) -> Result<Vec<Var>> {
+        let mut inputs = inputs.into_iter();
+        let input = inputs.next().ok_or(AutogradError::NotRecorded)?;
+        let stream = L::Stream::open(input).with_inputs(inputs.collect());
+        Ok(self.forward(tape, stream)?.into_variables())
     }
 }
 

@@ -7,7 +7,7 @@ use tensor::Tensor;
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::layers::{
-    Dropout, Embedding, Layer, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
+    Dropout, Embedding, Layer, LayerEmbeddings, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
 };
 use crate::model::{Input, Model, Stage};
 use crate::parameters::{ParameterRole, Parameters};
@@ -27,6 +27,10 @@ const DEVIATION: f32 = 0.02;
 pub struct Decoder<B, N> {
     parameters: Parameters,
     embedding: Option<(Embedding, Multiplier, Dropout)>,
+    /// Norm of the embeddings, if any.
+    embedding_norm: Option<N>,
+    /// Embeddings of tokens for each layer, if any.
+    layer_embeddings: Option<LayerEmbeddings>,
     blocks: Stack<B>,
     head: Option<Head<N>>,
     /// Number of tokens per sequence.
@@ -118,7 +122,34 @@ impl<B, N> Decoder<B, N> {
             }
             false => None,
         };
-        Ok(Decoder { parameters, embedding, blocks, head, context: ends.context })
+        Ok(Decoder {
+            parameters,
+            embedding,
+            embedding_norm: None,
+            layer_embeddings: None,
+            blocks,
+            head,
+            context: ends.context,
+        })
+    }
+
+    /// Adds embeddings of tokens for each layer.
+    pub(super) fn with_layer_embeddings(self, embeddings: Option<LayerEmbeddings>) -> Self {
+        Decoder { layer_embeddings: embeddings, ..self }
+    }
+
+    /// Normalises embeddings by a norm without parameters, made by `norm`, before the first block.
+    ///
+    /// # Errors
+    /// Errors of `norm`.
+    pub(super) fn with_embedding_norm(
+        mut self,
+        norm: impl FnOnce(&mut Parameters) -> Result<N>,
+    ) -> Result<Self> {
+        if self.embedding.is_some() {
+            self.embedding_norm = Some(norm(&mut self.parameters)?);
+        }
+        Ok(self)
     }
 
     /// Makes the blocks selected by `recompute` recompute their activations in backward.
@@ -130,10 +161,15 @@ impl<B, N> Decoder<B, N> {
         Decoder { blocks: self.blocks.recomputing(recompute), ..self }
     }
 
-    fn embed(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
+    fn embed(&self, tape: &Tape, tokens: &Tensor) -> Result<Var>
+    where
+        N: Norm,
+    {
         let first = self.embedding.as_ref().ok_or(NnError::StageInput { expected: OUTPUT })?;
         let (embedding, scale, dropout) = first;
-        dropout.forward(tape, scale.forward(tape, embedding.forward(tape, tokens)?)?)
+        let rows = scale.forward(tape, embedding.forward(tape, tokens)?)?;
+        let rows = self.embedding_norm.as_ref().map_or(Ok(rows.clone()), |norm| norm.forward(tape, rows))?;
+        dropout.forward(tape, rows)
     }
 
     /// Returns the head; an error if this is not the last stage.
@@ -207,12 +243,21 @@ where
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
         let start = match (&self.embedding, input) {
-            (Some(_), Input::Batch(tokens)) => self.embed(tape, &tokens)?,
-            (None, Input::Hidden(hidden)) => self.arrived(tape, hidden),
+            (Some(_), Input::Batch(tokens)) => {
+                let start = self.embed(tape, &tokens)?;
+                match &self.layer_embeddings {
+                    Some(embeddings) => {
+                        let inputs = embeddings.forward(tape, &tokens, start.clone())?;
+                        Residual::new(start).with_inputs(inputs)
+                    }
+                    None => Residual::new(start),
+                }
+            }
+            (None, Input::Hidden(hidden)) => Residual::new(self.arrived(tape, hidden)),
             (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: TOKENS }),
             (None, Input::Batch(_)) => return Err(NnError::StageInput { expected: OUTPUT }),
         };
-        let stream = self.blocks.forward(tape, Residual::new(start))?;
+        let stream = self.blocks.forward(tape, start)?;
         self.finish(tape, stream)
     }
 

@@ -1,15 +1,20 @@
 //! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, which differ in options of
 //! their layers.
 
+mod block;
 mod canonical;
+mod checks;
 pub(crate) mod folder;
 mod frequencies;
+mod heads;
 mod latents;
 mod linear_attention;
 mod mixers;
 mod mixture;
 mod model;
 mod placements;
+mod positions;
+mod sharing;
 mod sizes;
 
 pub use model::Llama;
@@ -18,8 +23,8 @@ pub use sizes::{LlamaSizes, RopeScaling};
 use device::DType;
 use keys::RawValues;
 
-use super::checks::{self, HeadWidth};
-use crate::error::Result;
+use super::checks::{self as sizes_checks, HeadWidth};
+use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Experts, Family, ModelSpec, Searchable};
 use crate::hugging_face::HuggingFaceModel;
 use crate::layer_cache::LayerCache;
@@ -73,11 +78,13 @@ impl ModelSpec for LlamaSizes {
         let linear = self.has_mixer(SequenceMixer::LinearAttention);
         let linear = linear.then_some((Self::linear_key_heads, self.linear_key_heads));
         let feed_forward = (Self::feed_forward, self.feed_forward);
-        let mut dimensions = vec![heads, (Self::vocabulary, self.vocabulary)];
+        let of_shared = (Self::shared_layers_feed_forward, self.shared_layers_feed_forward);
+        let full_heads = (Self::full_key_value_heads, self.full_key_value_heads);
+        let mut dimensions = vec![heads, full_heads, (Self::vocabulary, self.vocabulary)];
         dimensions.extend(self.divided_mixers());
         dimensions.extend(linear);
         if (0..self.layers).any(|layer| !self.has_experts(layer)) {
-            dimensions.push(feed_forward);
+            dimensions.extend([feed_forward, of_shared]);
         }
         if self.has_mixture() {
             dimensions.push((Self::expert_width, self.expert_width));
@@ -89,6 +96,9 @@ impl ModelSpec for LlamaSizes {
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         self.check_heads(raw)?;
         self.check_latents(raw)?;
+        self.check_full_heads(raw)?;
+        self.check_sharing(raw)?;
+        self.check_options(raw)?;
         let head = HeadWidth {
             value: self.head_width,
             from: format!("model.head_width is {}", self.head_width),
@@ -101,6 +111,12 @@ impl ModelSpec for LlamaSizes {
             keys: &[Self::value_width, Self::head_width],
         };
         values.check(raw, conditions.compute)?;
+        let full = HeadWidth {
+            value: self.full_head_width,
+            from: format!("model.full_head_width is {}", self.full_head_width),
+            keys: &[Self::full_head_width, Self::head_width],
+        };
+        full.check(raw, conditions.compute)?;
         self.check_base(raw)?;
         self.check_layers(raw)?;
         self.check_rope(raw)?;
@@ -109,6 +125,14 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
+        if self.shared_layers > 0 && recompute != Recompute::NONE {
+            let text = format!(
+                "model.shared_layers = {} has no recomputation (memory.recompute): layers use keys and values \
+                 of others",
+                self.shared_layers
+            );
+            return Err(NnError::Sizes(text));
+        }
         Ok(Box::new(Llama::new(parameters, self, stage)?.recomputing(recompute)))
     }
 
@@ -153,7 +177,7 @@ impl ModelSpec for LlamaSizes {
 
     fn searchable(&self) -> Vec<Searchable> {
         let alone = |_: usize, _: usize| Vec::new();
-        let tokens = checks::context_step(self.context);
+        let tokens = sizes_checks::context_step(self.context);
         vec![
             Searchable { key: Self::layers, value: self.layers, step: 1, follows: alone },
             Searchable { key: Self::context, value: self.context, step: tokens, follows: alone },
@@ -161,7 +185,7 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn advice(&self, compute: DType) -> Option<String> {
-        checks::vocabulary_advice(self.vocabulary, compute)
+        sizes_checks::vocabulary_advice(self.vocabulary, compute)
     }
 }
 
@@ -202,7 +226,7 @@ impl LlamaSizes {
     /// Rejects a base width of a model with layers that it has no rules for.
     fn check_base(&self, raw: &RawValues) -> keys::Result<()> {
         let keys = [Self::base_width, Self::base_head_width];
-        checks::check_base(raw, keys, [self.base_width, self.base_head_width])?;
+        sizes_checks::check_base(raw, keys, [self.base_width, self.base_head_width])?;
         let others = [(Self::experts, self.experts), (Self::latent_width, self.latent_width)];
         let linear = self.has_mixer(SequenceMixer::LinearAttention).then_some(self.linear_key_heads);
         let linear = linear.map(|heads| (Self::linear_key_heads, heads));
@@ -272,10 +296,14 @@ impl LlamaSizes {
     fn check_bytes(&self, raw: &RawValues, micro_batch: usize) -> keys::Result<()> {
         let of_layers = (Self::layers, self.layers);
         let [of_width, of_heads] = [(Self::width, self.width), (Self::heads, self.heads)];
-        let of_head = match self.value_width > self.head_width {
-            true => (Self::value_width, self.value_width),
-            false => (Self::head_width, self.head_width),
-        };
+        let widths = [
+            (Self::head_width, self.head_width),
+            (Self::value_width, self.value_width),
+            (Self::full_head_width, self.full_head_width),
+        ];
+        let widest = widths.into_iter().rev().max_by_key(|(_, width)| *width);
+        let of_head = widest.unwrap_or((Self::head_width, self.head_width));
+        let of_embedding = (Self::layer_embedding_width, self.layer_embedding_width);
         let of_hidden = (Self::feed_forward, self.feed_forward);
         let of_context = (Self::context, self.context);
         let [of_experts, of_choices] =
@@ -283,10 +311,11 @@ impl LlamaSizes {
         let of_expert = (Self::expert_width, self.expert_width);
         let of_vocabulary = (Self::vocabulary, self.vocabulary);
         let of_batch = ("train.micro_batch_size", micro_batch);
-        checks::check_bytes(
+        sizes_checks::check_bytes(
             raw,
             &[
                 ("the token embedding", 1, &[of_width, of_vocabulary]),
+                ("the embeddings for each layer", 1, &[of_layers, of_embedding, of_vocabulary]),
                 ("the attention weights", 4, &[of_layers, of_width, of_heads, of_head]),
                 (
                     "the weights of latents",

@@ -64,7 +64,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
     let caps = json!({ "rope_type": "linear", "factor": 2.0, "beta_fast": 16 });
     let long = "z".repeat(40_000);
     let long_type = json!({ "type": long, "rope_type": "linear", "factor": 2.0 });
-    let table: [(&str, &str, Value, &str); 39] = [
+    let table: [(&str, &str, Value, &str); 47] = [
         (
             "llama",
             "hidden_act",
@@ -124,6 +124,44 @@ fn unsupported_configurations_of_llamas_are_refused() {
         ("families/ernie4.5-moe", "use_bias", json!(true), "use_bias = true is not supported"),
         ("families/ernie4.5-moe", "moe_layer_end_index", json!(-2), "moe_layer_end_index = -2 is not"),
         ("llama", "use_bias", json!(true), "use_bias = true is not supported with model_type"),
+        (
+            "families/ministral",
+            "rope_parameters",
+            json!({ "rope_theta": 1e4, "rope_type": "default", "llama_4_scaling_beta": 0.1 }),
+            "llama_4_scaling_beta = 0.1 is not supported with model_type = \"ministral\"",
+        ),
+        (
+            "families/gemma4",
+            "num_kv_shared_layers",
+            json!(1),
+            "model.shared_layers = 1: no layer before them is of the type of layer 3",
+        ),
+        ("families/gemma4", "enable_moe_block", json!(true), "enable_moe_block = true is not supported"),
+        (
+            "families/gemma4",
+            "use_bidirectional_attention",
+            json!("all"),
+            "use_bidirectional_attention = \"all\" is not supported",
+        ),
+        (
+            "families/gemma4",
+            "per_layer_config",
+            json!({ "1": { "head_dim": 48 } }),
+            "per_layer_config has heads of layer 1 that differ from other layers",
+        ),
+        (
+            "families/gemma4",
+            "per_layer_config",
+            json!({ "3": { "rms_norm_eps": 1e-5 } }),
+            "per_layer_config has rms_norm_eps of layer 3, which is not supported",
+        ),
+        ("llama", "logit_scale", json!(0.5), "logit_scale = 0.5 is not supported with model_type"),
+        (
+            "families/glm4-moe-lite",
+            "first_k_dense_replace",
+            json!(2),
+            "first_k_dense_replace = 2 is not supported with 1 dense first layers",
+        ),
         // Settings of other families that would change what is computed.
         ("llama", "kv_lora_rank", json!(32), "kv_lora_rank = 32 is not supported with model_type"),
         (
@@ -143,7 +181,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
             "families/gemma3",
             "use_bidirectional_attention",
             json!(true),
-            "\"use_bidirectional_attention\" = true is not supported",
+            "use_bidirectional_attention = true is not supported with model_type = \"gemma3_text\"",
         ),
     ];
     for (name, key, value, expected) in table {

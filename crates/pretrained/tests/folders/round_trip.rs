@@ -36,6 +36,7 @@ fn export(from: &Path, to: &Path, dtype: DType) {
         shape: &|name| shapes.get(name).copied(),
         dtype,
         other_dtypes: BTreeMap::new(),
+        carried: Vec::new(),
         config: None,
         files: Vec::new(),
         contents: Vec::new(),
@@ -129,7 +130,8 @@ pub(crate) fn shard(from: &Path, to: &Path, count: usize) {
 #[test]
 fn a_stage_and_a_shard_of_a_parameter_read_only_their_elements() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-    for name in MODELS {
+    // A model with embeddings for each layer has no stages.
+    for name in MODELS.iter().filter(|name| **name != "families/gemma4") {
         let config = config(&folder(name)).unwrap();
         let weights = open(&folder(name)).unwrap();
         let whole = load(&folder(name), &device, DType::F32);

@@ -70,6 +70,8 @@ pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
         copies: Vec::new(),
         tables: Vec::new(),
         ignored: Vec::new(),
+        is_part: false,
+        unused: Vec::new(),
     })
 }
 

@@ -30,6 +30,10 @@ impl LlamaSizes {
         if sizes.attention_scale == 0.0 {
             sizes.attention_scale = 1.0 / (self.head_width as f64).sqrt();
         }
+        if windowed && (0..self.layers).all(|layer| self.is_windowed(layer)) {
+            (sizes.full_head_width, sizes.full_key_value_heads) = (self.head_width, self.key_value_heads);
+            (sizes.keys_as_values, sizes.rope_share) = (false, 1.0);
+        }
         if !windowed || !self.windows_differ() {
             (sizes.window_rope_theta, sizes.window_rope_scaled) = (self.rope_theta, true);
         }
@@ -37,7 +41,16 @@ impl LlamaSizes {
             (sizes.qk_norm_span, sizes.qk_norm_last) = (QkNormSpan::Head, false);
         }
         if matches!(self.rope_scaling, RopeScaling::None | RopeScaling::Linear) {
-            (sizes.rope_low_turns, sizes.rope_high_turns, sizes.rope_original_context) = (1.0, 4.0, 8192);
+            (sizes.rope_low_turns, sizes.rope_high_turns) = (1.0, 4.0);
+            if self.query_growth == 0.0 {
+                sizes.rope_original_context = 8192;
+            }
+        }
+        if self.shared_layers == 0 {
+            sizes.shared_layers_feed_forward = self.feed_forward;
+        }
+        if self.latent_width == 0 {
+            sizes.latent_epsilon = self.norm_epsilon;
         }
         if self.rope_scaling == RopeScaling::None {
             sizes.rope_factor = 8.0;

@@ -7,7 +7,7 @@ use super::sizes::{LlamaSizes, RopeScaling, some};
 impl LlamaSizes {
     /// Returns whether layers with a window use other frequencies than layers without.
     pub(super) fn windows_differ(&self) -> bool {
-        self.frequencies(false) != self.frequencies(true)
+        self.frequencies(false) != self.frequencies(true) || self.pairs(false) != self.pairs(true)
     }
 
     /// Returns the rotary frequencies of layers without a window, or with one.
@@ -17,7 +17,7 @@ impl LlamaSizes {
             false => self.scaling(),
         };
         let theta = if is_windowed { self.window_rope_theta } else { self.rope_theta };
-        Frequencies { width: self.rotated(), theta, scaling }
+        Frequencies { width: self.rotated_in(is_windowed), theta, scaling }
     }
 
     fn scaling(&self) -> Scaling {

@@ -13,6 +13,8 @@ impl LlamaSizes {
             queries: self.query_latent_width,
             rotated: self.rotated(),
             interleaved: self.rope_interleaved,
+            has_bias: self.qkv_bias,
+            epsilon: self.latent_epsilon as f32,
         })
     }
 
@@ -62,13 +64,15 @@ impl LlamaSizes {
             );
             return refused(Self::key_value_heads, reason);
         }
-        for (key, is_set) in [(Self::qk_norm, self.qk_norm), (Self::qkv_bias, self.qkv_bias)] {
-            if is_set {
-                return refused(
-                    key,
-                    format!("{key} = true is not built for latents (model.latent_width = {latents})"),
-                );
-            }
+        let [growth, reversed] = [self.query_growth > 0.0, self.rope_reversed];
+        let others =
+            [(Self::qk_norm, self.qk_norm), (Self::query_growth, growth), (Self::rope_reversed, reversed)];
+        if let Some((key, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+            let [shown, _] = self.shown([key, Self::latent_width]);
+            return refused(
+                key,
+                format!("{shown} is not built for latents (model.latent_width = {latents})"),
+            );
         }
         Ok(())
     }

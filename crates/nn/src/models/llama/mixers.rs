@@ -137,7 +137,7 @@ impl LlamaSizes {
     pub(super) fn mixer_caches(&self, layer: usize) -> Vec<Vec<LayerCache>> {
         let mut caches = Vec::new();
         if self.attends(layer) {
-            caches.push(vec![LayerCache::Attention(self.cached())]);
+            caches.push(vec![LayerCache::Attention(self.cached_in(layer))]);
         }
         if let Some(sizes) = self.convolution(layer) {
             caches.push(vec![LayerCache::Convolution { taps: sizes.taps, channels: self.width }]);

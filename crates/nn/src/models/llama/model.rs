@@ -4,14 +4,17 @@
 use device::Device;
 
 use super::sizes::LlamaSizes;
-use crate::error::Result;
-use crate::layers::{Embedding, LlamaBlock, RmsNorm, RotaryPositions, RotaryTable};
+use crate::error::{NnError, Result};
+use crate::layers::{
+    BlockNorm, Embedding, LayerEmbeddings, LlamaBlock, NormOptions, RotaryPositions, RotaryTable,
+    SharedKeyValues,
+};
 use crate::model::Stage;
 use crate::models::decoder::{self, Decoder, Ends};
 use crate::parameters::Parameters;
 
 /// The Llama model, or one stage of it.
-pub type Llama = Decoder<LlamaBlock, RmsNorm>;
+pub type Llama = Decoder<LlamaBlock, BlockNorm>;
 
 impl Llama {
     /// Builds the layers of `stage` in the empty list `parameters`. Initial values are normal with standard
@@ -20,25 +23,37 @@ impl Llama {
     /// # Errors
     /// No model can have these sizes, or memory is exhausted.
     pub fn new(parameters: Parameters, sizes: &LlamaSizes, stage: &Stage) -> Result<Self> {
+        if sizes.shared_layers > 0 && !(stage.is_first() && stage.is_last()) {
+            let text = format!(
+                "model.shared_layers = {} has no pipeline stages: layers use keys and values of others",
+                sizes.shared_layers
+            );
+            return Err(NnError::Sizes(text));
+        }
         let inits = decoder::initial(sizes.layers, sizes.scaling_by_width());
+        let padding = sizes.padding_tokens.first().map(|token| *token as u32);
+        let mut embeddings = None;
         let blocks = |parameters: &mut Parameters| {
+            embeddings = sizes.layer_embeddings(parameters, stage, padding)?;
             let mut tables = Tables::default();
             let block = |index| {
                 let positions = match sizes.attends(index) {
                     true => tables.positions(parameters.device(), sizes, index)?,
-                    false => RotaryPositions { table: None, still: None, interleaved: false },
+                    false => RotaryPositions::default(),
                 };
                 LlamaBlock::new(parameters, index, sizes.block(index), positions, inits)
             };
             stage.layers.clone().map(block).collect()
         };
-        let norm = |parameters: &mut Parameters| {
-            let new = if sizes.norms_less_one { RmsNorm::less_one } else { RmsNorm::new };
-            new(parameters, "model.norm", sizes.width, sizes.norm_epsilon as f32)
-        };
-        let padding = sizes.padding_tokens.first().map(|token| *token as u32);
+        let norm = |parameters: &mut Parameters| sizes.norms().norm(parameters, "model.norm", sizes.width);
         let embedding = |_: &mut Parameters, embedding: Embedding| Ok(embedding.with_padding(padding));
-        Decoder::build(parameters, sizes.ends(), stage, embedding, blocks, norm)
+        let decoder = Decoder::build(parameters, sizes.ends(), stage, embedding, blocks, norm)?;
+        let decoder = decoder.with_layer_embeddings(embeddings);
+        if !sizes.embedding_norm {
+            return Ok(decoder);
+        }
+        let norms = NormOptions { has_weight: false, ..sizes.norms() };
+        decoder.with_embedding_norm(|parameters| norms.norm(parameters, "model.embedding_norm", sizes.width))
     }
 }
 
@@ -47,7 +62,10 @@ impl Llama {
 struct Tables {
     /// Tables for layers without a window, and for layers with one.
     rotary: [Option<RotaryTable>; 2],
-    still: Option<RotaryTable>,
+    still: [Option<RotaryTable>; 2],
+    growth: [Option<RotaryTable>; 2],
+    /// Keys and values that layers without a window share, and layers with one.
+    shared: [SharedKeyValues; 2],
 }
 
 impl Tables {
@@ -57,18 +75,32 @@ impl Tables {
         let table = match sizes.rotates(layer) {
             true => {
                 let frequencies = sizes.frequencies(is_windowed);
-                Some(kept(rotary, || RotaryTable::new(device, frequencies, sizes.context))?)
+                let rotation = (sizes.pairs(is_windowed), sizes.rope_reversed);
+                let new = || RotaryTable::new(device, frequencies, sizes.context, rotation);
+                Some(kept(rotary, new)?)
             }
             false => None,
         };
+        let width = sizes.heads_of(layer).width;
+        let of_width = usize::from(width != sizes.head_width);
         let still = match sizes.needs_still_table(layer) {
             true => {
-                let new = || RotaryTable::still(device, sizes.head_width, sizes.context);
-                Some(kept(&mut self.still, new)?)
+                let new = || RotaryTable::still(device, width, sizes.context);
+                Some(kept(&mut self.still[of_width], new)?)
             }
             false => None,
         };
-        Ok(RotaryPositions { table, still, interleaved: sizes.rotates_neighbours() })
+        let growth = match sizes.query_growth > 0.0 {
+            true => {
+                let factor = |position| sizes.query_factor(position);
+                let new = || RotaryTable::growing(device, width, sizes.context, factor);
+                Some(kept(&mut self.growth[of_width], new)?)
+            }
+            false => None,
+        };
+        let slot = &self.shared[usize::from(sizes.is_windowed(layer))];
+        let shared = sizes.key_value_role(layer).map(|role| (slot.clone(), role));
+        Ok(RotaryPositions { table, still, interleaved: sizes.rotates_neighbours(), growth, shared })
     }
 }
 
@@ -81,6 +113,30 @@ fn kept<T: Clone>(kept: &mut Option<T>, new: impl FnOnce() -> Result<T>) -> Resu
 }
 
 impl LlamaSizes {
+    /// Creates the embeddings of tokens for each layer; `None` if the model has none.
+    fn layer_embeddings(
+        &self,
+        parameters: &mut Parameters,
+        stage: &Stage,
+        padding: Option<u32>,
+    ) -> Result<Option<LayerEmbeddings>> {
+        let width = self.layer_embedding_width;
+        if width == 0 {
+            return Ok(None);
+        }
+        if !(stage.is_first() && stage.is_last()) {
+            let text = format!(
+                "model.layer_embedding_width = {width} has no pipeline stages: its embeddings are computed by \
+                 the first stage alone"
+            );
+            return Err(NnError::Sizes(text));
+        }
+        let sizes = [self.vocabulary, self.width];
+        let layers = [self.layers, width];
+        let options = (self.norms(), padding);
+        LayerEmbeddings::new(parameters, sizes, layers, options, decoder::INITIAL).map(Some)
+    }
+
     fn ends(&self) -> Ends {
         Ends {
             layers: self.layers,

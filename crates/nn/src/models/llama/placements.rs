@@ -16,7 +16,19 @@ impl LlamaSizes {
         let columns = self.state_heads * self.state_head_width;
         let states = self.state_groups * self.state_width;
         let norms_rows = self.qk_norm && self.qk_norm_span == QkNormSpan::All;
-        let table = PlacementTable::new()
+        let mut table = PlacementTable::new();
+        for layer in (0..self.layers).filter(|layer| self.has_full_heads() && !self.is_windowed(*layer)) {
+            let [queries, keys, values] = self.heads_of(layer).groups_of_columns();
+            let groups = [queries, keys, values];
+            let groups = if self.keys_as_values { &groups[..2] } else { &groups };
+            table = table.column(format!("model.layers.{layer}.self_attn.qkv_proj"), groups);
+        }
+        for layer in (0..self.layers).filter(|layer| self.reads_shared(*layer)) {
+            let groups = gate_and_up(self.feed_forward_of(layer));
+            table = table.column(format!("model.layers.{layer}.mlp.gate_up_proj"), &groups);
+        }
+        let table = table
+            .column("model.embed_tokens_per_layer.weight", &[])
             .column("model.embed_tokens.weight", &[])
             .column("lm_head", &[])
             .column("*.self_attn.qkv_proj", &[queries + gates, keys, values])
@@ -46,6 +58,7 @@ impl LlamaSizes {
             .column("*.mlp.shared_experts.gate_up_proj", &gate_and_up(self.shared_expert_width))
             .column("*.mlp.experts.gate_up_proj", &vec![self.expert_width; 2 * self.experts])
             .column("*.mlp.gate_up_proj", &gate_and_up(self.feed_forward))
+            .column("*.mlp.up_proj", &[])
             .row("*.down_proj")
             .with_sharded_rows();
         match norms_rows {

@@ -2,12 +2,9 @@
 
 use keys::{Interval, RawValues, Row, choice, section};
 use tensor::ops::Activation;
-use tensor::ops::attention::{Heads, Settings};
-use tensor::ops::gate::{Clamp, Gate};
 
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
-use crate::layers::{DeltaLayout, LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
-use crate::width_scaling::WidthScaling;
+use crate::layers::{DeltaLayout, NormKind, NormPosition, QkNormSpan, ScoreFunction};
 
 system::names! {
     /// Scaling of rotary frequencies.
@@ -53,6 +50,48 @@ section! {
                 };
                 Ok(own?.into())
             });
+        /// Number of values in a head in layers without a window, if layers with one have `head_width`; twice
+        /// as many in Gemma 4.
+        full_head_width: usize = Row::count(2, MOST_EXTENT).derived("`head_width`", |raw| {
+            let own = match raw.is_set(LlamaSizes::head_width) {
+                true => raw.integer(LlamaSizes::head_width),
+                false => derived_head_width(raw),
+            };
+            Ok(own?.into())
+        });
+        /// Number of key and value heads in layers without a window, if layers with one have
+        /// `key_value_heads`.
+        full_key_value_heads: usize = Row::count(1, MOST_EXTENT)
+            .derived("`key_value_heads`", |raw| {
+                let own = match raw.is_set(LlamaSizes::key_value_heads) {
+                    true => LlamaSizes::key_value_heads,
+                    false => LlamaSizes::heads,
+                };
+                Ok(raw.integer(own)?.into())
+            });
+        /// Whether layers without a window have no projection of values, and use keys before their norm and
+        /// rotation instead, as in Gemma 4.
+        keys_as_values: bool = Row::flag().default("false");
+        /// Whether each head of values is normalised, without a weight, as in Gemma 4.
+        value_norm: bool = Row::flag().default("false");
+        /// Number of last layers that have no keys and values of their own, as in Gemma 4: such a layer uses
+        /// keys and values of the last layer of its type (with a window or without) before all of them.
+        shared_layers: usize = Row::count(0, MOST_LAYERS).default("0");
+        /// Number of values between the two feed-forward layers of the layers of `shared_layers`.
+        shared_layers_feed_forward: usize = Row::count(1, MOST_EXTENT)
+            .derived("`feed_forward`", |raw| {
+                let own = match raw.is_set(LlamaSizes::feed_forward) {
+                    true => raw.integer(LlamaSizes::feed_forward),
+                    false => derived_feed_forward(raw),
+                };
+                Ok(own?.into())
+            });
+        /// Width of additional embeddings of tokens for each layer, as in Gemma 4: a layer multiplies its
+        /// embedding by a gate of its result and adds a projection of the product. With 0 there are none.
+        layer_embedding_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Whether the result of each layer is multiplied by a number of its own, as in Gemma 4. Training
+        /// does not change these numbers.
+        layer_factors: bool = Row::flag().default("false");
         /// Number of latent values of a token, from which the keys and values of all heads are computed, as
         /// in DeepSeek-V2 and V3. With 0 they are computed from the token's vector. With latents, all heads
         /// share the rotated columns of keys (`rope_width`).
@@ -60,6 +99,9 @@ section! {
         /// Number of latent values from which queries are computed. With 0 they are computed from the token's
         /// vector.
         query_latent_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Number added to the mean squares in norms of latents; 1e-6 in DeepSeek-V3.
+        latent_epsilon: f64 = Row::number(Interval::Positive)
+            .derived("`norm_epsilon`", |raw| Ok(raw.number(LlamaSizes::norm_epsilon)?.into()));
         /// Width of a model whose settings hold for this one (maximal update parametrisation). A model that
         /// is m times as wide has matrices with initial values 1/√m, learning rates 1/m and weight decay m
         /// times as large, scores of tokens divided by m, and attention scores divided by √m. Embeddings,
@@ -126,10 +168,20 @@ section! {
         /// Whether the output head uses the token embedding's table.
         tied: bool = Row::flag().default("false");
         /// Activation function of the feed-forward gate: "silu" for SwiGLU, "gelu" (tanh form) or "gelu-erf"
-        /// for GeGLU, and "quick-gelu", x·σ(1.702·x), for gpt-oss.
+        /// for GeGLU, "quick-gelu", x·σ(1.702·x), for gpt-oss, and "relu-squared", max(x, 0)², for nanochat.
         activation: Activation = choice!(
-            Activation, [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::QuickGelu]
+            Activation,
+            [
+                Activation::Silu,
+                Activation::Gelu,
+                Activation::GeluErf,
+                Activation::QuickGelu,
+                Activation::ReluSquared,
+            ]
         ).default("\"silu\"");
+        /// Whether the feed-forward layers have a gate. Without one they are two layers with the activation
+        /// between them, as in nanochat.
+        gated: bool = Row::flag().default("true");
         /// Upper bound of the gate, and bound on the magnitude of the values that it multiplies; 7 in
         /// gpt-oss. With 0 there are no bounds.
         gate_limit: f64 = Row::number(Interval::NotNegative).default("0.0");
@@ -152,13 +204,22 @@ section! {
         qk_norm_span: QkNormSpan = choice!(
             QkNormSpan, [QkNormSpan::Head, QkNormSpan::All]
         ).default("\"head\"");
-        /// Whether norms of heads follow the rotation of queries and keys, as in Hunyuan.
+        /// Whether norms of heads follow the rotation of queries and keys, as in Hunyuan and nanochat.
         qk_norm_last: bool = Row::flag().default("false");
         /// Position of the norms of attention and of the feed-forward layers: "before" them, "after" them, as
         /// in OLMo 2, or "both", as in Gemma 2.
         norm_position: NormPosition = choice!(
             NormPosition, [NormPosition::Before, NormPosition::After, NormPosition::Both]
         ).default("\"before\"");
+        /// Kind of the norms between layers: "rms", or "layer", which also subtracts means, as in Cohere 2.
+        norm_kind: NormKind = choice!(NormKind, NormKind::ALL).default("\"rms\"");
+        /// Whether norms have weights; false in nanochat, also for norms of queries and keys.
+        norm_weights: bool = Row::flag().default("true");
+        /// Whether token embeddings are normalised, without a weight, before the first layer, as in nanochat.
+        embedding_norm: bool = Row::flag().default("false");
+        /// Whether attention and the feed-forward layers of a block read the same norm, and both are added
+        /// to the residual stream, as in Cohere 2.
+        parallel_branches: bool = Row::flag().default("false");
         /// Whether norms store their weights minus 1, as in Gemma. Weight decay then pulls the weights
         /// towards 1 instead of 0.
         norms_less_one: bool = Row::flag().default("false");
@@ -269,12 +330,17 @@ section! {
         /// Number of columns of a head that rotate, counted from the first; must be even. With 0 all columns
         /// rotate.
         rope_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Whether neighbouring columns rotate together, as in DeepSeek-V3 and Ernie 4.5. If not, each column
-        /// of the first half rotates with one of the second half.
+        /// Whether neighbouring columns rotate together, as in DeepSeek-V3, Ernie 4.5 and Cohere 2. If not,
+        /// each column of the first half rotates with one of the second half.
         rope_interleaved: bool = Row::flag().default("false");
+        /// Whether columns rotate in the opposite direction, as in nanochat.
+        rope_reversed: bool = Row::flag().default("false");
         /// The layers that rotate queries and keys, as in SmolLM3: a list of 1 (rotate) and 0 (do not),
         /// repeated over the layers. With an empty list all layers rotate them.
         rope_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
+        /// Share of the pairs of columns that rotate in layers without a window, the fastest ones, as in
+        /// Gemma 4; at most 1. Frequencies are as for whole heads.
+        rope_share: f64 = Row::number(Interval::Positive).default("1.0");
         /// Base of the rotary frequencies in layers with a window.
         window_rope_theta: f64 = Row::number(Interval::Positive)
             .derived("`rope_theta`", |raw| Ok(raw.number(LlamaSizes::rope_theta)?.into()));
@@ -291,7 +357,7 @@ section! {
         /// With "llama3" and "yarn": frequencies of at least this many turns in the original context are not
         /// scaled; 32 is usual with "yarn".
         rope_high_turns: f64 = Row::number(Interval::Positive).default("4.0");
-        /// With "llama3", "yarn" and "longrope": number of tokens in the original context.
+        /// With "llama3", "yarn", "longrope" and `query_growth`: number of tokens in the original context.
         rope_original_context: usize = Row::count(1, MOST_EXTENT).default("8192");
         /// With "yarn": whether the bounds of the range of column pairs in which the scaling changes are
         /// rounded outwards to whole numbers.
@@ -304,92 +370,12 @@ section! {
         rope_short_factors: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
         /// With "longrope": divisors of the frequencies if `context` is longer than `rope_original_context`.
         rope_long_factors: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
+        /// Growth β of queries with their position p, as in Ministral 3: they are multiplied by 1 + β·ln(1 +
+        /// ⌊p / `rope_original_context`⌋). With 0 they are not.
+        query_growth: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// The `model_type` of the Hugging Face folder that an export writes. If empty, it is that of the
         /// first family that supports the options.
         hugging_face: String = Row::text().any_bits().default("\"\"");
-    }
-}
-
-impl LlamaSizes {
-    /// Returns the sizes of the block of `layer`.
-    pub(super) fn block(&self, layer: usize) -> LlamaBlockSizes {
-        LlamaBlockSizes {
-            width: self.width,
-            attention: Settings {
-                heads: self.attention_heads(),
-                scale: self.scaling_by_width().attention_scale(some(self.attention_scale), self.head_width),
-                soft_cap: some(self.attention_soft_cap),
-                window: self.is_windowed(layer).then_some(self.window),
-            },
-            convolution: self.convolution(layer),
-            attends: self.attends(layer),
-            state_space: self.state_space(layer),
-            delta: self.delta(layer),
-            attention_gate: self.attention_gate,
-            latents: self.latents(),
-            feed_forward: self.feed_forward,
-            mixture: self.mixture(layer),
-            gate: self.gate(),
-            qkv_bias: self.qkv_bias,
-            output_bias: self.output_bias,
-            mlp_bias: self.mlp_bias,
-            sinks: self.attention_sinks,
-            qk_norm: self.qk_norm.then_some(self.qk_norm_span),
-            qk_norm_last: self.qk_norm_last,
-            norms: self.norm_position,
-            norms_less_one: self.norms_less_one,
-            epsilon: self.norm_epsilon as f32,
-            residual_scale: self.residual_scale,
-            mixer_scales: self.mixer_factors(),
-            gate_scale: self.gate_scale,
-            feed_forward_scale: self.feed_forward_scale,
-            dropout: self.dropout,
-            branch_dropout: self.branch_dropout,
-        }
-    }
-
-    /// Returns the scaling by width.
-    pub(super) fn scaling_by_width(&self) -> WidthScaling {
-        let heads = [self.head_width, self.base_head_width];
-        WidthScaling::new([self.width, self.base_width], heads)
-    }
-
-    /// Returns the function of the feed-forward gate.
-    fn gate(&self) -> Gate {
-        let limit = some(self.gate_limit);
-        let offset = self.gate_offset as f32;
-        let is_bounded = limit.is_some() || offset != 0.0;
-        let clamp = Clamp { limit: limit.unwrap_or(f32::INFINITY), offset };
-        Gate { activation: self.activation, clamp: is_bounded.then_some(clamp) }
-    }
-
-    /// Returns the heads of every layer.
-    pub(super) fn attention_heads(&self) -> Heads {
-        let value_width = self.value_width;
-        Heads { value_width, ..Heads::grouped(self.heads, self.key_value_heads, self.head_width) }
-    }
-
-    /// Returns whether `layer` rotates queries and keys.
-    pub(super) fn rotates(&self, layer: usize) -> bool {
-        let layers = &self.rope_layers;
-        layers.is_empty() || layers[layer % layers.len()] == 1
-    }
-
-    /// Returns the number of rotated columns per head.
-    pub(super) fn rotated(&self) -> usize {
-        if self.rope_width == 0 { self.head_width } else { self.rope_width }
-    }
-
-    /// Returns whether per-head norms in `layer` need a table that rotates nothing.
-    pub(super) fn needs_still_table(&self, layer: usize) -> bool {
-        let of_heads = self.qk_norm && self.qk_norm_span == QkNormSpan::Head;
-        let is_joint = self.rotates(layer) && self.rotated() == self.head_width;
-        of_heads && (!is_joint || self.rotates_neighbours() || self.qk_norm_last)
-    }
-
-    /// Returns whether the rotation of queries and keys is of neighbouring columns. Latents have these apart.
-    pub(super) fn rotates_neighbours(&self) -> bool {
-        self.rope_interleaved && self.latent_width == 0
     }
 }
 

@@ -1,6 +1,7 @@
 //! Translates settings of experts in a `config.json`, and maps the tensors of their layers.
 
 use serde_json::json;
+use system::quoted::shortened;
 
 use super::family::{ExpertLayout, FolderOption, Keys, Settings};
 use super::names;
@@ -203,6 +204,64 @@ pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
             ("routed_scaling_factor", json!(sizes.router_scale)),
             ("topk_group", json!(sizes.expert_groups_per_token)),
         ]
+    },
+};
+
+/// [`ROUTED_EXPERTS`] in the layers that a list names.
+pub(super) const LISTED_EXPERTS: FolderOption = FolderOption {
+    names: &[
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "n_shared_experts",
+        "moe_intermediate_size",
+        "first_k_dense_replace",
+        "mlp_layer_types",
+        "norm_topk_prob",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+        "num_nextn_predict_layers",
+        "num_mtp_layers",
+        "output_router_logits",
+    ],
+    read: |config, family| {
+        let layers = config.count("num_hidden_layers")?;
+        let listed: Vec<usize> = match config.texts("mlp_layer_types")? {
+            None => (0..layers).map(|layer| usize::from(layer > 0)).collect(),
+            Some(types) => {
+                if let Some(other) = types.iter().find(|name| !["dense", "sparse"].contains(name)) {
+                    let other = shortened(other);
+                    return Err(format!(
+                        "mlp_layer_types has \"{other}\", which is not supported; supported: \"dense\" and \
+                         \"sparse\""
+                    ));
+                }
+                types.iter().map(|name| usize::from(*name == "sparse")).collect()
+            }
+        };
+        let dense = listed.iter().take_while(|has_experts| **has_experts == 0).count();
+        if let Some(other) = config.whole("first_k_dense_replace")?.filter(|other| *other != dense) {
+            return Err(format!(
+                "first_k_dense_replace = {other} is not supported with {dense} dense first layers: \
+                 mlp_layer_types lists the layers with experts"
+            ));
+        }
+        let scale = config.number("routed_scaling_factor")?.unwrap_or(1.8);
+        let mut keys = vec![
+            (LlamaSizes::expert_layers, listed.as_slice().into()),
+            (LlamaSizes::router_scale, scale.into()),
+        ];
+        // The first value of a key counts.
+        keys.extend(routed(config, family)?);
+        Ok(keys)
+    },
+    write: |sizes| {
+        let has_experts = |layer| if sizes.has_experts(layer) { "sparse" } else { "dense" };
+        let types: Vec<_> = (0..sizes.layers).map(has_experts).collect();
+        let others = (ROUTED_EXPERTS.write)(sizes).into_iter();
+        let mut settings: Settings = others.filter(|(name, _)| *name != "first_k_dense_replace").collect();
+        settings.push(("mlp_layer_types", json!(types)));
+        settings
     },
 };
 

@@ -2,21 +2,25 @@
 
 use keys::Value;
 
+use super::cohere::COHERE_2;
 use super::convolutions::{ADJUSTED_WIDTH, CONVOLUTIONS};
 use super::ernie::{BIASES, EVERY_BIAS, MOE_EXPERTS};
 use super::experts::{
-    ALL_EXPERTS, BOUNDED_GATE, DENSE_OR_ROUTED, GATED_EXPERTS, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS,
-    UNIFORM_EXPERTS,
+    ALL_EXPERTS, BOUNDED_GATE, DENSE_OR_ROUTED, GATED_EXPERTS, LISTED_EXPERTS, LOCAL_EXPERTS, ROUTED_EXPERTS,
+    SPARSE_EXPERTS, UNIFORM_EXPERTS,
 };
-use super::family::{Absent, ExpertLayout, FolderFamily, Keys, LLAMA, ROUTER, USUAL};
+use super::family::{
+    Absent, ExpertLayout, FolderFamily, Keys, LLAMA, LatentDefaults, ROUTER, USUAL, is_not_last,
+};
+use super::gemma4::GEMMA_4;
 use super::latents::{LATENT_ROPE, LATENTS};
 use super::linear_attention::{GROUPED_LINEAR_ATTENTION, LINEAR_ATTENTION};
 use super::minimax::{ATTENTION_TYPES, ROTARY_DIM};
 use super::options::{
-    ALL_BIASES, ALPHA_ROPE, ATTENTION_BIAS, ATTENTION_DROPOUT, CAPS, DENSE, DROPOUT, FLAT_ROPE, HALF_ROPE,
-    LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS, NO_BIASES, NO_CLIP, NO_DROPOUT, NO_WINDOW, ONE_WINDOW,
-    OUTPUT_BIAS, PADDING, QK_NORM, QKV_BIAS, QUARTER_ROPE, QUERY_SCALAR, ROPE_LAYERS, SWITCHED_WINDOW,
-    WHOLE_ROPE, WINDOW_ROPE,
+    ALL_BIASES, ALPHA_ROPE, ATTENTION_BIAS, ATTENTION_DROPOUT, CAPS, DENSE, DROPOUT, FLAT_ROPE, GROWING_ROPE,
+    HALF_ROPE, LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS, NO_BIASES, NO_CLIP, NO_DROPOUT, NO_WINDOW,
+    ONE_WINDOW, OUTPUT_BIAS, PADDING, QK_NORM, QKV_BIAS, QUARTER_ROPE, QUERY_SCALAR, ROPE_LAYERS, SCORE_CAP,
+    SWITCHED_WINDOW, WHOLE_ROPE, WINDOW_ROPE,
 };
 use super::side_by_side::SIDE_BY_SIDE;
 use super::state_spaces::{POSITIONS, SHARED_EXPERTS, STATE_SPACES};
@@ -139,6 +143,7 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         options: &[PADDING, LAYER_TYPES, CAPS, QUERY_SCALAR, ATTENTION_BIAS, LAYER_ROPE],
         ..USUAL
     },
+    GEMMA_4,
     FolderFamily {
         model_type: "mixtral",
         architecture: "MixtralForCausalLM",
@@ -246,7 +251,7 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
     FolderFamily {
         model_type: "deepseek_v3",
         architecture: "DeepseekV3ForCausalLM",
-        options: &[PADDING, NO_WINDOW, NO_BIASES, LATENTS, LATENT_ROPE, DENSE_OR_ROUTED],
+        options: &[PADDING, NO_WINDOW, ATTENTION_BIAS, LATENTS, LATENT_ROPE, DENSE_OR_ROUTED],
         experts: Some(ROUTER),
         ..USUAL
     },
@@ -353,12 +358,44 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         }),
         ..USUAL
     },
+    FolderFamily {
+        model_type: "glm4_moe_lite",
+        architecture: "Glm4MoeLiteForCausalLM",
+        absent: Absent {
+            epsilon: 1e-5,
+            latents: LatentDefaults { queries: 768, plain: 192, values: 256 },
+            ..LLAMA
+        },
+        options: &[PADDING, NO_WINDOW, ATTENTION_BIAS, LATENTS, LATENT_ROPE, LISTED_EXPERTS],
+        experts: Some(ROUTER),
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "ministral3",
+        architecture: "Ministral3ForCausalLM",
+        absent: Absent { head_width: Some(128), epsilon: 1e-5, padding: Some(11), ..LLAMA },
+        options: &[PADDING, ONE_WINDOW, NO_BIASES, GROWING_ROPE],
+        ..USUAL
+    },
+    FolderFamily {
+        model_type: "nanochat",
+        architecture: "NanoChatForCausalLM",
+        absent: Absent { caps: [0.0, 15.0], padding: Some(1), ..LLAMA },
+        fixed: |_| {
+            Ok(vec![
+                (LlamaSizes::gated, false.into()),
+                (LlamaSizes::norm_weights, false.into()),
+                (LlamaSizes::embedding_norm, true.into()),
+                (LlamaSizes::qk_norm, true.into()),
+                (LlamaSizes::qk_norm_last, true.into()),
+                (LlamaSizes::rope_reversed, true.into()),
+            ])
+        },
+        options: &[PADDING, NO_WINDOW, ATTENTION_BIAS, FLAT_ROPE, SCORE_CAP],
+        ..USUAL
+    },
+    COHERE_2,
 ];
-
-/// Returns whether a layer is not the last one of its period.
-fn is_not_last(layer: usize, period: usize) -> bool {
-    !(layer + 1).is_multiple_of(period)
-}
 
 fn qwen_hybrid(_: &FolderConfig) -> Result<Keys, String> {
     Ok(vec![(LlamaSizes::qk_norm, true.into()), (LlamaSizes::norms_less_one, true.into())])

@@ -95,6 +95,19 @@ pub(super) struct Absent {
     pub(super) caps: [f64; 2],
     /// `pad_token_id`.
     pub(super) padding: Option<usize>,
+    /// Widths of latents and of the parts of heads.
+    pub(super) latents: LatentDefaults,
+}
+
+/// Default widths in a folder with latents.
+#[derive(Clone, Copy)]
+pub(super) struct LatentDefaults {
+    /// `q_lora_rank`.
+    pub(super) queries: usize,
+    /// `qk_nope_head_dim`.
+    pub(super) plain: usize,
+    /// `v_head_dim`.
+    pub(super) values: usize,
 }
 
 /// Llama's defaults.
@@ -108,6 +121,7 @@ pub(super) const LLAMA: Absent = Absent {
     windowed: |_, _| true,
     caps: [0.0; 2],
     padding: None,
+    latents: LatentDefaults { queries: 1536, plain: 128, values: 128 },
 };
 
 /// Settings of families with latents: the widths of latents and of the parts of heads.
@@ -120,10 +134,10 @@ pub(super) const LATENT_NAMES: &[&str] = &[
     "v_head_dim",
     "rope_interleave",
 ];
+/// Epsilon of families with layer norms.
+pub(super) const LAYER_NORM_EPSILON: &str = "layer_norm_eps";
 /// Default number of rotated columns of a head in a folder with latents.
 pub(super) const ROTATED: usize = 64;
-/// Default number of unrotated columns of a head, and of columns of a value, in a folder with latents.
-pub(super) const PLAIN: usize = 128;
 
 /// A group of settings that some families have, translated in both directions.
 pub(super) struct FolderOption {
@@ -140,7 +154,9 @@ impl FolderFamily {
     pub(super) fn head_width(&self, config: &FolderConfig) -> Result<usize, String> {
         if self.has_latents() {
             let part = |name: &str, absent| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
-            return Ok(part("qk_nope_head_dim", PLAIN)? + part("qk_rope_head_dim", ROTATED)?);
+            return Ok(
+                part("qk_nope_head_dim", self.absent.latents.plain)? + part("qk_rope_head_dim", ROTATED)?
+            );
         }
         let heads = config.count("num_attention_heads")?;
         let width = config.count("hidden_size")?;
@@ -165,10 +181,21 @@ impl FolderFamily {
         self.options.iter().any(|option| option.names.contains(&name))
     }
 
+    /// Returns the name of the setting with the epsilon of norms.
+    pub(super) fn epsilon_name(&self) -> &'static str {
+        let names = |option: &FolderOption| option.names.contains(&LAYER_NORM_EPSILON);
+        if self.options.iter().any(names) { LAYER_NORM_EPSILON } else { "rms_norm_eps" }
+    }
+
     /// Returns whether models of the family have latents.
     pub(super) fn has_latents(&self) -> bool {
         self.options.iter().any(|option| option.names == LATENT_NAMES)
     }
+}
+
+/// Returns whether a layer is not the last one of its period.
+pub(super) fn is_not_last(layer: usize, period: usize) -> bool {
+    !(layer + 1).is_multiple_of(period)
 }
 
 /// Returns no keys, for families in which every key may differ between models.

@@ -1,8 +1,9 @@
-//! Latents of attention in folders of DeepSeek-V3.
+//! Latents of attention in folders of DeepSeek-V3 and GLM-4.7 Flash.
 
 use serde_json::{Value as Json, json};
 
-use super::family::{FolderOption, LATENT_NAMES, PLAIN, ROTATED};
+use super::family::LatentDefaults;
+use super::family::{FolderOption, LATENT_NAMES, ROTATED};
 use super::options::whole;
 use super::rope;
 use crate::hugging_face::FolderTensor;
@@ -14,21 +15,19 @@ const EPSILON: f64 = 1e-6;
 /// Translates the widths of latents and of the parts of heads.
 pub(super) const LATENTS: FolderOption = FolderOption {
     names: LATENT_NAMES,
-    read: |config, _| {
-        let epsilon = config.number("rms_norm_eps")?.unwrap_or(EPSILON);
-        if epsilon != EPSILON {
-            return Err(format!("rms_norm_eps = {epsilon} is not supported; supported: {EPSILON}"));
-        }
+    read: |config, family| {
+        let LatentDefaults { queries: absent, values, .. } = family.absent.latents;
         let latents = config.optional_count("kv_lora_rank")?.unwrap_or(512);
         let queries = match config.has("q_lora_rank") {
             true => config.optional_count("q_lora_rank")?.unwrap_or(0),
-            false => 1536,
+            false => absent,
         };
         Ok(vec![
             (LlamaSizes::latent_width, latents.into()),
             (LlamaSizes::query_latent_width, queries.into()),
             (LlamaSizes::rope_width, config.optional_count("qk_rope_head_dim")?.unwrap_or(ROTATED).into()),
-            (LlamaSizes::value_width, config.optional_count("v_head_dim")?.unwrap_or(PLAIN).into()),
+            (LlamaSizes::latent_epsilon, EPSILON.into()),
+            (LlamaSizes::value_width, config.optional_count("v_head_dim")?.unwrap_or(values).into()),
             (LlamaSizes::rope_interleaved, config.flag("rope_interleave")?.unwrap_or(true).into()),
         ])
     },
@@ -94,10 +93,11 @@ fn all_dim(sizes: &LlamaSizes) -> Option<f64> {
 /// Returns the tensors of a layer's queries, keys and values.
 pub(super) fn qkv(prefix: &str, sizes: &LlamaSizes) -> Vec<FolderTensor> {
     let LlamaSizes { width, latent_width, query_latent_width, heads, .. } = *sizes;
-    let same = |name: &str, shape: &[usize]| {
-        let name = format!("{prefix}.{name}.weight");
+    let part = |name: &str, kind: &str, shape: &[usize]| {
+        let name = format!("{prefix}.{name}.{kind}");
         FolderTensor::whole(name.clone(), name, shape)
     };
+    let same = |name: &str, shape: &[usize]| part(name, "weight", shape);
     let rotated = sizes.rotated();
     let [queries, keys_values] =
         [heads * sizes.head_width, heads * (sizes.head_width - rotated + sizes.value_width)];
@@ -114,5 +114,9 @@ pub(super) fn qkv(prefix: &str, sizes: &LlamaSizes) -> Vec<FolderTensor> {
         same("kv_a_layernorm", &[latent_width]),
         same("kv_b_proj", &[keys_values, latent_width]),
     ]);
+    if sizes.qkv_bias {
+        tensors.push(part("kv_a_proj_with_mqa", "bias", &[latent_width + rotated]));
+        tensors.extend((query_latent_width > 0).then(|| part("q_a_proj", "bias", &[query_latent_width])));
+    }
     tensors
 }

@@ -3,16 +3,19 @@
 //! Queries, keys and values are rows of one parameter, as are gate and up. Each family is a record of
 //! [`families`]; shared options translate settings in both directions.
 
+mod cohere;
 mod convolutions;
 mod ernie;
 mod experts;
 mod families;
 mod family;
+mod gemma4;
 mod latents;
 mod linear_attention;
 mod minimax;
 mod names;
 mod options;
+mod parts;
 pub(crate) mod reader;
 mod rope;
 mod side_by_side;
@@ -29,7 +32,9 @@ use super::sizes::LlamaSizes;
 use crate::hugging_face::{FolderConfig, HuggingFaceConfig, HuggingFaceModel, TiedHead};
 use families::FAMILIES;
 use family::{FolderFamily, Keys, Settings};
+use parts::WITH_PARTS_TYPES;
 use reader::LLAMA;
+use tensors::PREFIX;
 
 pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
     model_types: &MODEL_TYPES,
@@ -43,23 +48,30 @@ pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
     }),
 };
 
-/// Prefix of tensor names.
-const PREFIX: &str = "model.";
-
-const MODEL_TYPES: [&str; FAMILIES.len()] = {
-    let mut names = [""; FAMILIES.len()];
+const MODEL_TYPES: [&str; FAMILIES.len() + WITH_PARTS_TYPES.len()] = {
+    let mut names = [""; FAMILIES.len() + WITH_PARTS_TYPES.len()];
     let mut index = 0;
-    while index < names.len() {
+    while index < FAMILIES.len() {
         names[index] = FAMILIES[index].model_type;
+        index += 1;
+    }
+    while index < names.len() {
+        names[index] = WITH_PARTS_TYPES[index - FAMILIES.len()].0;
         index += 1;
     }
     names
 };
 
 /// Feed-forward activations: our name, and Hugging Face's names; the first one is written.
-const ACTIVATIONS: [(&str, &[&str]); 3] =
-    [("silu", &["silu", "swish"]), ("gelu", &["gelu_pytorch_tanh", "gelu_new"]), ("gelu-erf", &["gelu"])];
+const ACTIVATIONS: [(&str, &[&str]); 4] = [
+    ("silu", &["silu", "swish"]),
+    ("gelu", &["gelu_pytorch_tanh", "gelu_new"]),
+    ("gelu-erf", &["gelu"]),
+    ("relu-squared", &["relu2"]),
+];
+
 fn keys(config: &FolderConfig) -> Result<Keys, String> {
+    let (config, outer) = &parts::language_model(config)?;
     let family = family(config)?;
     check(config, family)?;
     // Options come first: the first value of a key holds.
@@ -77,8 +89,11 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
         (LlamaSizes::vocabulary, config.count("vocab_size")?.into()),
         (LlamaSizes::tied, config.flag("tie_word_embeddings")?.unwrap_or(family.absent.tied).into()),
         (LlamaSizes::activation, activation(config, family)?.into()),
-        (LlamaSizes::norm_epsilon, config.number("rms_norm_eps")?.unwrap_or(family.absent.epsilon).into()),
-        (LlamaSizes::hugging_face, family.model_type.into()),
+        (
+            LlamaSizes::norm_epsilon,
+            config.number(family.epsilon_name())?.unwrap_or(family.absent.epsilon).into(),
+        ),
+        (LlamaSizes::hugging_face, if outer.is_empty() { family.model_type } else { outer }.into()),
     ]);
     if has_dense_width(family) {
         keys.push((LlamaSizes::feed_forward, config.count("intermediate_size")?.into()));
@@ -123,7 +138,7 @@ fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
 
 /// Returns whether a setting's value has no effect.
 fn is_neutral(name: &str, value: &Json) -> bool {
-    let factor = ["multiplier", "scaling", "factor"].iter().any(|end| name.ends_with(end));
+    let factor = ["multiplier", "scaling", "factor", "scale"].iter().any(|end| name.ends_with(end));
     match value {
         Json::Null | Json::Bool(false) => true,
         Json::Number(number) => number.as_f64() == Some(if factor { 1.0 } else { 0.0 }),
@@ -135,6 +150,14 @@ fn is_neutral(name: &str, value: &Json) -> bool {
 
 /// Returns the names of unknown settings, which are ignored.
 fn ignored(config: &FolderConfig) -> Vec<String> {
+    let mut names = parts::ignored(config);
+    if let Ok((config, _)) = parts::language_model(config) {
+        names.extend(ignored_here(&config));
+    }
+    names
+}
+
+fn ignored_here(config: &FolderConfig) -> Vec<String> {
     config.check(&LLAMA).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
 
@@ -146,6 +169,7 @@ fn activation(config: &FolderConfig, family: &FolderFamily) -> Result<&'static s
     let gelu = |name| if name == "gelu" { "gelu_pytorch_tanh" } else { name };
     let (name, theirs) = match (config.text(family.activation)?, family.activation) {
         (Some(name), key) => (key, name),
+        (None, "hidden_act") if family.model_type == "nanochat" => ("hidden_act", "relu2"),
         (None, "hidden_act") => ("hidden_act", "silu"),
         (None, _) => ("hidden_act", config.text("hidden_act")?.map_or("gelu_pytorch_tanh", gelu)),
     };
@@ -166,8 +190,11 @@ pub(super) fn names() -> String {
 /// options; `None` if no family has.
 pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
     let sizes = &sizes.in_scales();
-    let is_chosen =
-        |family: &&FolderFamily| sizes.hugging_face.is_empty() || sizes.hugging_face == family.model_type;
+    let inner = parts::inner_types(&sizes.hugging_face);
+    let is_chosen = |family: &&FolderFamily| {
+        let is_named = sizes.hugging_face == family.model_type || inner.contains(&family.model_type);
+        sizes.hugging_face.is_empty() || is_named
+    };
     let written = |family: &'static FolderFamily| Some((family, config(sizes, family)?));
     let (family, config) = FAMILIES.iter().filter(is_chosen).find_map(written)?;
     let mut ignored = vec!["rotary_emb.inv_freq"];
@@ -176,14 +203,17 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
         ignored.push(tensors::HEAD);
         copies.push((tensors::HEAD, tensors::EMBEDDING));
     }
-    Some(HuggingFaceModel {
+    let model = HuggingFaceModel {
         config,
         prefix: PREFIX,
         tensors: tensors::tensors(sizes, family),
         copies,
-        tables: vec![tensors::EMBEDDING, tensors::HEAD],
+        tables: vec![tensors::EMBEDDING, tensors::LAYER_EMBEDDINGS, tensors::HEAD],
         ignored,
-    })
+        is_part: false,
+        unused: tensors::unused(sizes, family),
+    };
+    Some(if inner.is_empty() { model } else { parts::with_parts(model) })
 }
 
 /// Returns the `config.json` of a family; `None` if it cannot describe the model.
@@ -207,7 +237,7 @@ fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>
         ("num_attention_heads", json!(sizes.heads)),
         ("num_hidden_layers", json!(sizes.layers)),
         ("num_key_value_heads", json!(sizes.key_value_heads)),
-        ("rms_norm_eps", json!(sizes.norm_epsilon)),
+        (family.epsilon_name(), json!(sizes.norm_epsilon)),
         ("tie_word_embeddings", json!(sizes.tied)),
         ("vocab_size", json!(sizes.vocabulary)),
     ];

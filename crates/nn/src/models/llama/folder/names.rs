@@ -21,6 +21,8 @@ const RENAMED: &[(&str, &str, &str)] = &[
     ("falcon_h1", ".post_attention_layernorm.", ".pre_ff_layernorm."),
     ("falcon_h1", ".mlp.", ".feed_forward."),
     ("falcon_h1", "model.norm.", "model.final_layernorm."),
+    ("nanochat", ".mlp.up_proj.", ".mlp.fc1."),
+    ("nanochat", ".mlp.down_proj.", ".mlp.fc2."),
 ];
 
 /// Returns whether the gate and the layer beside it are one tensor, though queries, keys and values are not.

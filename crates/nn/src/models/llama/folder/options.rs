@@ -54,10 +54,7 @@ pub(super) const WINDOW_ROPE: FolderOption = FolderOption {
             Some(types) => types,
             None => types_by_pattern(config, family)?,
         };
-        let rotates: Vec<usize> = types.iter().map(|name| usize::from(*name == SLIDING)).collect();
-        let mut keys = listed_types(window, types)?;
-        keys.push((LlamaSizes::rope_layers, rotates.as_slice().into()));
-        Ok(keys)
+        rotating_windows(window, types)
     },
     write: LAYER_TYPES.write,
 };
@@ -325,6 +322,17 @@ pub(super) const HALF_ROPE: FolderOption =
 pub(super) const QUARTER_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_quarter, write: rope::write_flat };
 
+/// One set of rotary frequencies, and the growth of queries with their position.
+pub(super) const GROWING_ROPE: FolderOption =
+    FolderOption { names: rope::FLAT_NAMES, read: rope::read_growing, write: rope::write_growing };
+
+/// A soft cap of the scores of tokens.
+pub(super) const SCORE_CAP: FolderOption = FolderOption {
+    names: &["final_logit_softcapping"],
+    read: |config, family| Ok(caps(config, family)?.split_off(1)),
+    write: |sizes| (CAPS.write)(sizes).split_off(1),
+};
+
 /// Separate rotary frequencies per type of layer.
 pub(super) const LAYER_ROPE: FolderOption =
     FolderOption { names: rope::LAYER_NAMES, read: rope::read_by_layer, write: rope::write_by_layer };
@@ -338,8 +346,19 @@ fn window(config: &FolderConfig, family: &FolderFamily) -> Result<Option<usize>,
 }
 
 fn layer_types(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    match window_and_types(config, family)? {
+        Some((window, types)) => listed_types(window, types),
+        None => Ok(Keys::new()),
+    }
+}
+
+/// Returns the window and the type of each layer; `None` without a window.
+pub(super) fn window_and_types<'a>(
+    config: &'a FolderConfig,
+    family: &FolderFamily,
+) -> Result<Option<(usize, Vec<&'a str>)>, String> {
     let Some(window) = window(config, family)? else {
-        return all_full(config).map(|()| Keys::new());
+        return all_full(config).map(|()| None);
     };
     let layers = config.count("num_hidden_layers")?;
     let period = config.optional_count("sliding_window_pattern")?;
@@ -349,7 +368,7 @@ fn layer_types(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, Str
         Some(types) => types,
         None => (0..layers).map(named).collect(),
     };
-    listed_types(window, types)
+    Ok(Some((window, types)))
 }
 
 /// Returns the types of layers that a period implies.
@@ -369,12 +388,20 @@ fn types_by_pattern(config: &FolderConfig, family: &FolderFamily) -> Result<Vec<
 }
 
 /// Returns the keys of a window in the layers of type [`SLIDING`].
-fn listed_types(window: usize, types: Vec<&str>) -> Result<Keys, String> {
+pub(super) fn listed_types(window: usize, types: Vec<&str>) -> Result<Keys, String> {
     if let Some(other) = types.iter().find(|name| ![SLIDING, FULL].contains(name)) {
         return Err(unsupported_type(other, &format!("\"{FULL}\" and \"{SLIDING}\"")));
     }
     let types: Vec<String> = types.into_iter().map(str::to_owned).collect();
     Ok(vec![(LlamaSizes::window, window.into()), (LlamaSizes::layer_types, types.as_slice().into())])
+}
+
+/// Returns the keys of a window in the layers of type [`SLIDING`], which alone rotate.
+pub(super) fn rotating_windows(window: usize, types: Vec<&str>) -> Result<Keys, String> {
+    let rotates: Vec<usize> = types.iter().map(|name| usize::from(*name == SLIDING)).collect();
+    let mut keys = listed_types(window, types)?;
+    keys.push((LlamaSizes::rope_layers, rotates.as_slice().into()));
+    Ok(keys)
 }
 
 /// Rejects layers with a window.

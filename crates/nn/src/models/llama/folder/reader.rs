@@ -7,7 +7,7 @@ use crate::hugging_face::readers::CONFIG;
 /// Settings of all families of folders.
 pub(crate) const LLAMA: Reader = Reader {
     of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5, \
-         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1",
+         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1, nanochat, Cohere",
     keys: &[
         FileKey::known(
             &[
@@ -23,7 +23,10 @@ pub(crate) const LLAMA: Reader = Reader {
             ],
             "sizes",
         ),
-        FileKey::known(&["rms_norm_eps", "hidden_act", "hidden_activation"], "norms and activation"),
+        FileKey::known(
+            &["rms_norm_eps", "layer_norm_eps", "hidden_act", "hidden_activation"],
+            "norms and activation",
+        ),
         FileKey::known(&["attention_dropout", "residual_dropout"], "dropout; only 0 in many families"),
         FileKey::known(
             &[
@@ -76,6 +79,22 @@ pub(crate) const LLAMA: Reader = Reader {
         ),
         FileKey::known(
             &[
+                "per_layer_config",
+                "global_head_dim",
+                "num_global_key_value_heads",
+                "attention_k_eq_v",
+                "num_kv_shared_layers",
+                "use_double_wide_mlp",
+                "use_bidirectional_attention",
+                "hidden_size_per_layer_input",
+                "vocab_size_per_layer_input",
+            ],
+            "Gemma 4's heads by type of layer, embeddings for each layer, and layers that share keys and values",
+        ),
+        FileKey::known(&["enable_moe_block", "top_k_experts"], "Gemma 4's experts: only false"),
+        FileKey::known(&["logit_scale"], "Cohere's factor of the scores of tokens"),
+        FileKey::known(
+            &[
                 "num_local_experts",
                 "num_experts",
                 "n_routed_experts",
@@ -86,6 +105,7 @@ pub(crate) const LLAMA: Reader = Reader {
                 "mlp_only_layers",
                 "shared_expert_intermediate_size",
                 "first_k_dense_replace",
+                "mlp_layer_types",
                 "norm_topk_prob",
                 "routed_scaling_factor",
                 "n_group",
@@ -186,12 +206,9 @@ pub(crate) const LLAMA: Reader = Reader {
                 "use_cla",
                 "use_mla",
                 "position_embedding_xdrope",
-                "use_bidirectional_attention",
                 "attention_chunk_size",
                 "attn_temperature_tuning",
-                "logit_scale",
                 "alibi",
-                "num_kv_shared_layers",
             ],
             &["false", "0", "[]", "{}"],
             "no family that is built has it",
@@ -202,6 +219,44 @@ pub(crate) const LLAMA: Reader = Reader {
         "A setting that another of these families reads is refused by name, unless it is null, false, 0, empty, \
          or 1 for a factor. Other keys are named in one line of the log.",
     ),
+};
+
+/// Settings beside the language model's, in folders of models with other parts.
+pub(crate) const WITH_PARTS: Reader = Reader {
+    of: "`config.json` of Gemma 3, Gemma 4, Mistral 3 and Qwen3.5 with images, beside `text_config`",
+    keys: &[
+        FileKey::known(&["text_config"], "the settings of the language model, as in a folder of its own"),
+        FileKey::known(&["tie_word_embeddings"], "takes precedence over the one in `text_config`"),
+        FileKey::ignored(
+            &[
+                "vision_config",
+                "audio_config",
+                "image_token_index",
+                "image_token_id",
+                "video_token_id",
+                "audio_token_id",
+                "boi_token_index",
+                "eoi_token_index",
+                "boi_token_id",
+                "eoi_token_id",
+                "boa_token_id",
+                "eoa_token_id",
+                "eoa_token_index",
+                "mm_tokens_per_image",
+                "projector_hidden_act",
+                "multimodal_projector_bias",
+                "spatial_merge_size",
+                "vision_start_token_id",
+                "vision_end_token_id",
+                "vision_feature_layer",
+                "vision_soft_tokens_per_image",
+                "pad_token_id",
+            ],
+            "other parts are not trained; exports keep their tensors and files",
+        ),
+    ],
+    shared: &[&CONFIG],
+    unlisted: Unlisted::Other("Other keys are named in one line of the log."),
 };
 
 #[cfg(test)]

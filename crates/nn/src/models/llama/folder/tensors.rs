@@ -7,19 +7,42 @@ use crate::hugging_face::FolderTensor;
 use crate::layers::{QkNormSpan, ShortConvolutionSizes};
 use crate::models::llama::sizes::LlamaSizes;
 
+/// Prefix of tensor names.
+pub(super) const PREFIX: &str = "model.";
 /// Name of the embedding table.
 pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
+/// Name of the table of embeddings for each layer.
+pub(super) const LAYER_EMBEDDINGS: &str = "model.embed_tokens_per_layer.weight";
 /// Name of the output head's weight.
 pub(super) const HEAD: &str = "lm_head.weight";
+/// Returns prefixes of tensors that a folder may have and the model does not use: layers that predict later
+/// tokens, and keys and values of layers that share others.
+pub(super) fn unused(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<String> {
+    let predicts = family.options.iter().any(|option| option.names.contains(&"num_nextn_predict_layers"));
+    let after = predicts.then(|| format!("model.layers.{}.", sizes.layers));
+    let shared = (0..sizes.layers).filter(|layer| sizes.reads_shared(*layer));
+    let shared = shared.flat_map(|layer| {
+        ["k_proj", "v_proj", "k_norm", "v_norm"].map(|part| format!("model.layers.{layer}.self_attn.{part}."))
+    });
+    after.into_iter().chain(shared).collect()
+}
 
 /// Returns all tensors of a model in the family's layout.
 pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
     let table = [sizes.vocabulary, sizes.width];
     let mut tensors = vec![same(EMBEDDING, &table)];
+    let embedding = sizes.layer_embedding_width;
+    if embedding > 0 {
+        let columns = sizes.layers * embedding;
+        tensors.push(same(LAYER_EMBEDDINGS, &[sizes.vocabulary, columns]));
+        tensors.push(same("model.per_layer_model_projection.weight", &[columns, sizes.width]));
+        tensors.push(same("model.per_layer_projection_norm.weight", &[embedding]));
+    }
     for layer in 0..sizes.layers {
         let name = format!("model.layers.{layer}");
         let norm = |part: &str| same(&format!("{name}.{part}.weight"), &[sizes.width]);
-        tensors.extend(sizes.norm_position.all_names().map(norm));
+        let norms = sizes.norm_position.all_names(sizes.parallel_branches).filter(|_| sizes.norm_weights);
+        tensors.extend(norms.map(norm));
         if let Some(convolution) = sizes.convolution(layer) {
             tensors.extend(short_convolution(&name, sizes.width, convolution));
         }
@@ -30,18 +53,23 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
             tensors.extend(linear_attention::tensors(&name, sizes));
         }
         if sizes.attends(layer) {
-            tensors.extend(attention(&name, sizes, family));
+            tensors.extend(attention(&name, layer, sizes, family));
+        }
+        if embedding > 0 {
+            let part = |part: &str, shape: &[usize]| same(&format!("{name}.{part}.weight"), shape);
+            tensors.push(part("per_layer_input_gate", &[embedding, sizes.width]));
+            tensors.push(part("per_layer_projection", &[sizes.width, embedding]));
+            tensors.push(part("post_per_layer_input_norm", &[sizes.width]));
+        }
+        if sizes.layer_factors {
+            tensors.push(same(&format!("{name}.layer_scalar"), &[1]));
         }
         let dense = |part: &str, hidden, bias| {
-            feed_forward(
-                format!("{name}.{part}"),
-                [sizes.width, hidden],
-                bias,
-                family.is_fused || names::fuses_gate(family.model_type),
-            )
+            let layout = (sizes.gated, family.is_fused || names::fuses_gate(family.model_type));
+            feed_forward(format!("{name}.{part}"), [sizes.width, hidden], bias, layout)
         };
         match family.experts.filter(|_| sizes.has_experts(layer)) {
-            None => tensors.extend(dense("mlp", sizes.feed_forward, sizes.mlp_bias)),
+            None => tensors.extend(dense("mlp", sizes.feed_forward_of(layer), sizes.mlp_bias)),
             Some(layout) => {
                 tensors.extend(experts::tensors(&name, sizes, (family.model_type, layout)));
                 if sizes.shared_expert_width > 0 {
@@ -56,7 +84,9 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
             }
         }
     }
-    tensors.push(same("model.norm.weight", &[sizes.width]));
+    if sizes.norm_weights {
+        tensors.push(same("model.norm.weight", &[sizes.width]));
+    }
     if !sizes.tied {
         tensors.push(same(HEAD, &table));
     }
@@ -90,11 +120,12 @@ fn short_convolution(prefix: &str, width: usize, sizes: ShortConvolutionSizes) -
 }
 
 /// Returns the tensors of a layer's attention.
-fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
+fn attention(prefix: &str, layer: usize, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
     let width = sizes.width;
     let at = |part: &str| format!("{prefix}.{part}");
-    let [queries, keys, values] = sizes.attention_heads().groups_of_columns();
-    let mixed = sizes.attention_heads().output_columns();
+    let heads = sizes.heads_of(layer);
+    let [queries, keys, values] = heads.groups_of_columns();
+    let mixed = heads.output_columns();
     let gates = if sizes.attention_gate { mixed } else { 0 };
     let mut tensors = vec![same(&at("self_attn.o_proj.weight"), &[width, mixed])];
     if sizes.output_bias {
@@ -106,17 +137,28 @@ fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<Fol
     let attention = Fused {
         prefix: at("self_attn"),
         name: "qkv_proj",
-        parts: vec![("q_proj", queries + gates), ("k_proj", keys), ("v_proj", values)],
+        parts: match sizes.uses_keys_as_values(layer) {
+            true => vec![("q_proj", queries + gates), ("k_proj", keys)],
+            false => vec![("q_proj", queries + gates), ("k_proj", keys), ("v_proj", values)],
+        },
         columns: width,
         bias: sizes.qkv_bias,
     };
+    if sizes.reads_shared(layer) {
+        let parts = vec![("q_proj", queries)];
+        tensors.extend(Fused { name: "q_proj", parts, ..attention }.tensors(true));
+        if sizes.qk_norm && sizes.norm_weights {
+            tensors.push(same(&at("self_attn.q_norm.weight"), &[heads.width]));
+        }
+        return tensors;
+    }
     tensors.extend(match family.has_latents() {
         true => latents::qkv(&at("self_attn"), sizes),
         false => attention.tensors(family.is_fused),
     });
-    if sizes.qk_norm {
+    if sizes.qk_norm && sizes.norm_weights {
         let columns = match sizes.qk_norm_span {
-            QkNormSpan::Head => [sizes.head_width; 2],
+            QkNormSpan::Head => [heads.width; 2],
             QkNormSpan::All => [queries, keys],
         };
         let weight = |part: &str| at(&format!("self_attn.{part}.weight"));
@@ -126,16 +168,21 @@ fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<Fol
     tensors
 }
 
-/// Returns the tensors of gated feed-forward layers, or of shared experts.
+/// Returns the tensors of feed-forward layers, or of shared experts.
 fn feed_forward(
     prefix: String,
     [width, hidden]: [usize; 2],
     bias: bool,
-    is_fused: bool,
+    (is_gated, is_fused): (bool, bool),
 ) -> Vec<FolderTensor> {
     let mut tensors = vec![same(&format!("{prefix}.down_proj.weight"), &[width, hidden])];
     if bias {
         tensors.push(same(&format!("{prefix}.down_proj.bias"), &[width]));
+    }
+    if !is_gated {
+        let plain = Fused { prefix, name: "up_proj", parts: vec![("up_proj", hidden)], columns: width, bias };
+        tensors.extend(plain.tensors(true));
+        return tensors;
     }
     let parts = vec![("gate_proj", hidden), ("up_proj", hidden)];
     let gated = Fused { prefix, name: "gate_up_proj", parts, columns: width, bias };

@@ -25,9 +25,23 @@ pub(super) const LAYER_NAMES: &[&str] =
 /// Phi-3's former names of LongRoPE scaling.
 const FORMER_LONGROPE: [&str; 2] = ["su", "yarn"];
 
+/// Kind of frequencies that only a share of the pairs uses.
+const PROPORTIONAL: &str = "proportional";
+/// Growth of queries with their position.
+const GROWTH: &str = "llama_4_scaling_beta";
+
 /// Settings that any kind of scaling may have.
-const OF_ALL_KINDS: [&str; 5] =
-    ["rope_type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "finetuned"];
+const OF_ALL_KINDS: [&str; 9] = [
+    "rope_type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "max_position_embeddings",
+    "finetuned",
+    "mrope_section",
+    "mrope_interleaved",
+    GROWTH,
+];
 
 /// Reads frequencies for all layers; by default whole heads rotate.
 pub(super) fn read_flat(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
@@ -106,12 +120,130 @@ pub(super) fn read_by_layer(config: &FolderConfig, family: &FolderFamily) -> Res
     Ok(keys)
 }
 
+/// Reads the frequencies of layers with and without a window; the latter may use only a share of the pairs.
+pub(super) fn read_share(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    if config.value("rope_scaling").is_some() {
+        return Err("rope_scaling is not supported here: rope_parameters is".to_owned());
+    }
+    let [absent, absent_in_window] = family.absent.theta;
+    let full = match config.value("rope_parameters") {
+        Some(_) => dialects::of_layers(config, FULL, "rope_theta")?,
+        None => FolderConfig::from_settings(object([
+            ("partial_rotary_factor", json!(0.25)),
+            ("rope_type", json!(PROPORTIONAL)),
+        ])),
+    };
+    let sliding = dialects::of_layers(config, SLIDING, "rope_local_base_freq")?;
+    if let Some(kind) = Some(kind(&sliding)?).filter(|kind| *kind != "default") {
+        let kind = shortened(kind);
+        return Err(format!("rope_type = \"{kind}\" of {SLIDING} is not supported; supported: \"default\""));
+    }
+    let is_share = kind(&full)? == PROPORTIONAL;
+    for (layers, settings) in [(FULL, &full), (SLIDING, &sliding)] {
+        let part = settings.number("partial_rotary_factor")?.filter(|part| *part != 1.0);
+        if let Some(part) = part.filter(|_| layers == SLIDING || !is_share) {
+            return Err(format!("partial_rotary_factor = {part} of {layers} is not supported; supported: 1"));
+        }
+    }
+    let mut keys: Keys = vec![
+        (LlamaSizes::rope_theta, full.number("rope_theta")?.unwrap_or(absent).into()),
+        (LlamaSizes::window_rope_theta, sliding.number("rope_theta")?.unwrap_or(absent_in_window).into()),
+        (LlamaSizes::window_rope_scaled, false.into()),
+    ];
+    if !is_share {
+        keys.extend(scaling(config, family, &full)?);
+        return Ok(keys);
+    }
+    check_kind(PROPORTIONAL, &full)?;
+    keys.push((LlamaSizes::rope_share, full.number("partial_rotary_factor")?.unwrap_or(1.0).into()));
+    if let Some(factor) = full.number("factor")?.filter(|factor| *factor != 1.0) {
+        keys.push((LlamaSizes::rope_scaling, RopeScaling::Linear.name().into()));
+        keys.push((LlamaSizes::rope_factor, factor.into()));
+    }
+    Ok(keys)
+}
+
+/// Writes frequencies per type of layer, with the share of pairs in layers without a window.
+pub(super) fn write_share(sizes: &LlamaSizes) -> Settings {
+    let mut full = match sizes.rope_scaling {
+        RopeScaling::None => object([("rope_type", json!(PROPORTIONAL))]),
+        RopeScaling::Linear => {
+            object([("factor", json!(sizes.rope_factor)), ("rope_type", json!(PROPORTIONAL))])
+        }
+        _ => return write_by_layer(sizes),
+    };
+    full.insert("partial_rotary_factor".to_owned(), json!(sizes.rope_share));
+    full.insert("rope_theta".to_owned(), json!(sizes.rope_theta));
+    let sliding = object([("rope_theta", json!(sizes.window_rope_theta)), ("rope_type", json!("default"))]);
+    vec![("rope_parameters", json!({ FULL: full, SLIDING: sliding }))]
+}
+
 fn kind(scaling: &FolderConfig) -> Result<&str, String> {
     Ok(scaling.text("rope_type")?.unwrap_or("default"))
 }
 
 /// Translates one object of settings.
 fn scaling(config: &FolderConfig, family: &FolderFamily, scaling: &FolderConfig) -> Result<Keys, String> {
+    if let Some(growth) = scaling.number(GROWTH)?.filter(|growth| *growth != 0.0) {
+        return Err(format!(
+            "{GROWTH} = {growth} is not supported with model_type = \"{}\"",
+            family.model_type
+        ));
+    }
+    kinds(config, family, scaling)
+}
+
+/// Reads frequencies for all layers, and the growth of queries.
+pub(super) fn read_growing(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    if ["rope_parameters", "rope_scaling"].iter().all(|name| config.value(name).is_none()) {
+        let plain = FolderConfig::from_settings(object([
+            ("factor", json!(16.0)),
+            ("llama_4_scaling_beta", json!(0.1)),
+            ("mscale", json!(1.0)),
+            ("mscale_all_dim", json!(1.0)),
+            ("original_max_position_embeddings", json!(16_384)),
+            ("rope_type", json!("yarn")),
+        ]));
+        return growing(config, family, &plain, 1_000_000.0);
+    }
+    let settings = dialects::flat(config)?;
+    if let Some(part) = settings.number("partial_rotary_factor")?.filter(|part| *part != 1.0) {
+        return Err(format!("partial_rotary_factor = {part} is not supported; supported: 1"));
+    }
+    growing(config, family, &settings, family.absent.theta[0])
+}
+
+fn growing(
+    config: &FolderConfig,
+    family: &FolderFamily,
+    settings: &FolderConfig,
+    theta: f64,
+) -> Result<Keys, String> {
+    let growth = settings.number(GROWTH)?.unwrap_or(0.0);
+    let theta = settings.number("rope_theta")?.unwrap_or(theta);
+    let mut keys: Keys =
+        vec![(LlamaSizes::rope_theta, theta.into()), (LlamaSizes::query_growth, growth.into())];
+    keys.extend(kinds(config, family, settings)?);
+    if growth != 0.0 {
+        keys.push((LlamaSizes::rope_original_context, original_context(config, settings)?.into()));
+    }
+    Ok(keys)
+}
+
+/// Writes frequencies for all layers, and the growth of queries.
+pub(super) fn write_growing(sizes: &LlamaSizes) -> Settings {
+    let mut settings = written(sizes).unwrap_or_else(|| object([("rope_type", json!("default"))]));
+    settings.insert("rope_theta".to_owned(), json!(sizes.rope_theta));
+    if sizes.query_growth > 0.0 {
+        settings.insert(GROWTH.to_owned(), json!(sizes.query_growth));
+        let context = json!(sizes.rope_original_context);
+        settings.insert("original_max_position_embeddings".to_owned(), context);
+    }
+    vec![("rope_parameters", Json::Object(settings))]
+}
+
+/// Translates the kind of scaling with its settings.
+fn kinds(config: &FolderConfig, family: &FolderFamily, scaling: &FolderConfig) -> Result<Keys, String> {
     let mut kind = kind(scaling)?;
     if family.is_fused && FORMER_LONGROPE.contains(&kind) {
         kind = "longrope";
@@ -173,7 +305,7 @@ fn scaling(config: &FolderConfig, family: &FolderFamily, scaling: &FolderConfig)
 fn check_kind(kind: &str, settings: &FolderConfig) -> Result<(), String> {
     let own: &[&str] = match kind {
         "default" => &[],
-        "linear" => &["factor"],
+        "linear" | PROPORTIONAL => &["factor"],
         "llama3" => &["factor", "low_freq_factor", "high_freq_factor"],
         "yarn" => {
             &["factor", "attention_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim"]

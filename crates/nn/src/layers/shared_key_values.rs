@@ -1,0 +1,73 @@
+//! Keys and values that several layers use.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use autograd::{BlockIndex, Tape, Var, Weight, ops};
+use tensor::ops::attention::Heads;
+
+use crate::error::{NnError, Result};
+
+/// Index of the column dimension in `[batch, time, columns]`.
+const COLUMNS: usize = 2;
+
+/// Keys and values of the last layer that computed them, from its forward pass until the last layer that uses
+/// them; one variable for each shard and piece. Clones refer to the same variables.
+#[derive(Clone, Debug, Default)]
+pub struct SharedKeyValues(Rc<RefCell<BTreeMap<Index, Var>>>);
+
+/// Indices of a shard and a piece.
+type Index = (usize, Option<usize>);
+
+/// The role of a layer among layers that share keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyValueRole {
+    /// Computes them.
+    Source,
+    /// Uses them; nothing uses them after the last such layer.
+    Reader {
+        /// Whether this is the last layer.
+        is_last: bool,
+    },
+}
+
+impl SharedKeyValues {
+    /// Keeps the keys and values of packed `qkv_blc`, one block of `heads`.
+    pub(super) fn keep(&self, tape: &Tape, block: BlockIndex, qkv_blc: &Var, heads: Heads) -> Result<()> {
+        let [queries, keys, values] = heads.groups_of_columns();
+        let key_values_blc = ops::slice(tape, qkv_blc.clone(), COLUMNS, queries, keys + values)?;
+        self.0.borrow_mut().insert((block.shard, block.piece), key_values_blc);
+        Ok(())
+    }
+
+    /// Appends the keys and values of a block to its queries.
+    pub(super) fn append(
+        &self,
+        tape: &Tape,
+        block: BlockIndex,
+        queries_blc: Var,
+        is_last: bool,
+    ) -> Result<Var> {
+        let index = (block.shard, block.piece);
+        let kept = match is_last {
+            true => self.0.borrow_mut().remove(&index),
+            false => self.0.borrow().get(&index).cloned(),
+        };
+        let missing = || NnError::Sizes("a layer shares keys and values that no layer computed".to_owned());
+        Ok(ops::concatenate(tape, &[queries_blc, kept.ok_or_else(missing)?], COLUMNS)?)
+    }
+}
+
+/// Normalises every head of `queries_blc`.
+pub(super) fn norm_queries(
+    tape: &Tape,
+    queries_blc: Var,
+    heads: Heads,
+    (weight, epsilon): &(Weight, f32),
+) -> Result<Var> {
+    let shape = queries_blc.tensor().shape();
+    let x = ops::reshape(tape, queries_blc, [shape.rows() * heads.query, heads.width])?;
+    let x = ops::rms_norm(tape, x, weight, *epsilon)?;
+    Ok(ops::reshape(tape, x, shape)?)
+}
