@@ -25,8 +25,8 @@ use crate::output::{note, print, print_json};
 /// Configurations that do not fit the device are left out. On a CPU, a few tiny configurations are measured,
 /// without predictions.
 ///
-/// With --random, on a GPU, the configurations have families, sizes, precisions, optimizers and techniques that nobody
-/// chose, and with --ranks also grids. The same seed draws the same ones.
+/// With --random, on a GPU, the configurations have families, sizes, precisions, optimizers and
+/// techniques that nobody chose, and with --ranks also grids. The same seed draws the same ones.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchPredictArgs {
     /// Device to measure: auto, cpu or cuda

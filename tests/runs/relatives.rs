@@ -114,7 +114,7 @@ fn options_of_relatives_have_equal_bits() {
     check(&[
         (LLAMA, &last, &[&[], &["parallel.pipeline=2", "parallel.data=2", ZERO_3, BLOCK]]),
         (LLAMA, &[&last[..], &["parallel.tensor_lanes=2", "parallel.tensor=2"]].concat(), ONCE),
-        (LLAMA, &[&last[..], &["parallel.context=2", "parallel.context_lanes=2"]].concat(), ONCE),
+        (LLAMA, &[&last[..], &["parallel.context=2", "parallel.context_lanes=4"]].concat(), ONCE),
         (LLAMA, LATENTS, &[&[], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]]),
         (LLAMA, &[LATENTS, IN_BF16, &["model.value_width=16"]].concat(), ONCE),
         (LLAMA, &[LATENTS, &lanes, &["parallel.data=2", ZERO_3]].concat(), ONCE),

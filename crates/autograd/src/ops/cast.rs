@@ -56,7 +56,8 @@ pub(super) fn autocast_all(tape: &Tape, operator: &str, operands: &mut [Var]) ->
     Ok(())
 }
 
-fn converted(tensor: &Tensor, dtype: DType, category: Category) -> tensor::Result<Tensor> {
+/// Returns the values of `tensor` in another dtype.
+pub(super) fn converted(tensor: &Tensor, dtype: DType, category: Category) -> tensor::Result<Tensor> {
     let result = tensor.like(dtype, Request::new(category, "cast"))?;
     ops::cast::into(tensor, &result)?;
     Ok(result)

@@ -1,8 +1,10 @@
 //! A sigmoid gate of every element, or of every row.
 
+use device::Category;
 use tensor::Tensor;
 use tensor::ops::sigmoid_gate;
 
+use super::cast::converted;
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved, ValueGradients};
@@ -42,6 +44,13 @@ impl Rule for SigmoidGateRule {
     fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let dy = only(outputs)?;
         let Some([x, z]) = self.saved.take() else { return Ok(vec![None; 2]) };
-        Ok(sigmoid_gate::backward(&dy, &x, &z)?.into_iter().map(Some).collect())
+        let [x_dtype, dy_dtype] = [&x, &dy].map(Tensor::dtype);
+        if x_dtype == dy_dtype {
+            return Ok(sigmoid_gate::backward(&dy, &x, &z)?.into_iter().map(Some).collect());
+        }
+        // Partial sums of shards are in f32, and their gradients in the type of the rounded sum.
+        let dy = converted(&dy, x_dtype, Category::ActivationGradient)?;
+        let [dx, dz] = sigmoid_gate::backward(&dy, &x, &z)?;
+        Ok(vec![Some(converted(&dx, dy_dtype, Category::ActivationGradient)?), Some(dz)])
     }
 }
