@@ -382,9 +382,10 @@ mod tests {
             ("matmul nt f16,f16,f16 add bias 256", Some(2.0)),
             ("matmul nt f16,f16,f16 add plain 256 rows of 1", Some(9.0)),
             ("matmul nn bf16,bf16,bf16 set plain 256", None),
-            ("attention.forward_bf16+dropout 3", Some(5.0)),
-            ("attention.forward_bf16+dropout 4", Some(5.0)),
-            ("attention.forward_f16 4", None),
+            ("attention.forward_bf16+dropout 3", Some(7.25)),
+            ("attention.forward_bf16+dropout 4", Some(7.25)),
+            ("attention.forward_f16 4", Some(5.0)),
+            ("attention.backward_bf16 3", None),
         ] {
             let size = CallSize { kind: kind.to_owned(), size: [8.0; 3] };
             let ratio = samples.ratio(&size, |_| 1.0);
