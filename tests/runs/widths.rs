@@ -96,7 +96,8 @@ fn coordinates(text: &str, width: usize, sets: &[&str]) -> BTreeMap<String, f64>
     let directory = tempfile::tempdir().unwrap();
     let steps = format!("train.steps={STEPS}");
     let width = format!("model.width={width}");
-    let common = [&*width, &*steps, "telemetry.hashes=1", "optim.warmup_steps=0", "optim.schedule=constant"];
+    let hashes = format!("telemetry.hashes={STEPS}");
+    let common = [&*width, &*steps, &*hashes, "optim.warmup_steps=0", "optim.schedule=constant"];
     // A text that stays the same, because activations depend on it.
     let text_of_data = "data.paths=['LICENSE-APACHE']";
     let fixed = [text_of_data, "train.global_batch_size=4", "train.micro_batch_size=4", "parallel.lanes=1"];
