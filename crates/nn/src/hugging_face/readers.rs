@@ -179,10 +179,6 @@ pub(crate) const ROPE: Reader = Reader {
             &["max_position_embeddings"],
             "the model's number of positions beside the object counts",
         ),
-        FileKey::ignored(
-            &["mrope_section", "mrope_interleaved"],
-            "positions of images; tokens of a text have one position each",
-        ),
         FileKey::ignored(&["finetuned"], "a note about the training"),
     ],
     shared: &[],

@@ -64,7 +64,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
     let caps = json!({ "rope_type": "linear", "factor": 2.0, "beta_fast": 16 });
     let long = "z".repeat(40_000);
     let long_type = json!({ "type": long, "rope_type": "linear", "factor": 2.0 });
-    let table: [(&str, &str, Value, &str); 47] = [
+    let table: [(&str, &str, Value, &str); 46] = [
         (
             "llama",
             "hidden_act",
@@ -110,7 +110,6 @@ fn unsupported_configurations_of_llamas_are_refused() {
         ),
         ("families/olmo3", "rope_parameters", scaled, "rope_type = \"linear\" of sliding_attention is not"),
         ("families/phi3", "resid_pdrop", json!(0.1), "resid_pdrop = 0.1 is not supported; supported: 0"),
-        ("families/deepseek", "rms_norm_eps", json!(1e-5), "rms_norm_eps = 0.00001 is not supported"),
         ("families/exaone4", "sliding_window", json!(null), "layer_types has \"sliding_attention\""),
         ("families/exaone4", "attention_bias", json!(true), "attention_bias = true is not supported"),
         ("families/olmoe", "clip_qkv", json!(0), "clip_qkv = 0 is not supported; supported: null"),

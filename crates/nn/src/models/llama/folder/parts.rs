@@ -22,6 +22,10 @@ const RENAMED: [(&str, &str); 2] = [
     (LAYER_EMBEDDINGS, "model.language_model.embed_tokens_per_layer.weight"),
 ];
 
+/// Rotary settings for images, by the `model_type` of a language model. Tokens of a text have one position
+/// each, for which these settings have no effect.
+const IMAGE_POSITIONS: (&str, [&str; 2]) = ("qwen3_5_text", ["mrope_section", "mrope_interleaved"]);
+
 /// Sizes: `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`,
 /// `num_key_value_heads` and `max_position_embeddings`.
 const NAMES: [&str; 7] = [
@@ -33,6 +37,9 @@ const NAMES: [&str; 7] = [
     "num_key_value_heads",
     "max_position_embeddings",
 ];
+
+/// Objects of rotary settings.
+const ROPE: [&str; 2] = ["rope_parameters", "rope_scaling"];
 
 /// Default sizes of families, in the order of [`NAMES`].
 const SIZES: [(&str, [usize; 7]); 4] = [
@@ -51,7 +58,7 @@ pub(super) fn inner_types(outer: &str) -> &'static [&'static str] {
 pub(super) fn language_model(config: &FolderConfig) -> Result<(FolderConfig, &'static str), String> {
     let name = config.model_type()?;
     let Some((outer, inner)) = WITH_PARTS_TYPES.iter().find(|(outer, _)| *outer == name) else {
-        return Ok((with_sizes(config.clone(), name), ""));
+        return Ok((with_sizes(without_image_positions(config.clone(), name), name), ""));
     };
     config.check(&WITH_PARTS)?;
     let text = config.object("text_config")?.ok_or_else(|| "it has no text_config".to_owned())?;
@@ -67,7 +74,8 @@ pub(super) fn language_model(config: &FolderConfig) -> Result<(FolderConfig, &'s
         settings.insert("tie_word_embeddings".to_owned(), tied.clone());
     }
     let own = own.to_owned();
-    Ok((with_sizes(FolderConfig::from_settings(settings), &own), outer))
+    let config = without_image_positions(FolderConfig::from_settings(settings), &own);
+    Ok((with_sizes(config, &own), outer))
 }
 
 /// Returns the names of unknown settings beside the language model's.
@@ -77,6 +85,22 @@ pub(super) fn ignored(config: &FolderConfig) -> Vec<String> {
         return Vec::new();
     }
     config.check(&WITH_PARTS).unwrap_or_default().into_iter().map(str::to_owned).collect()
+}
+
+/// Returns the configuration without settings for positions of images.
+fn without_image_positions(config: FolderConfig, model_type: &str) -> FolderConfig {
+    let (name, positions) = IMAGE_POSITIONS;
+    if name != model_type {
+        return config;
+    }
+    let without = |(key, value): (&str, &Json)| {
+        let mut value = value.clone();
+        if let (true, Some(settings)) = (ROPE.contains(&key), value.as_object_mut()) {
+            settings.retain(|name, _| !positions.contains(&name.as_str()));
+        }
+        (key.to_owned(), value)
+    };
+    FolderConfig::from_settings(config.entries().map(without).collect())
 }
 
 fn with_sizes(config: FolderConfig, model_type: &str) -> FolderConfig {

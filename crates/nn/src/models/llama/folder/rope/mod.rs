@@ -31,15 +31,13 @@ const PROPORTIONAL: &str = "proportional";
 const GROWTH: &str = "llama_4_scaling_beta";
 
 /// Settings that any kind of scaling may have.
-const OF_ALL_KINDS: [&str; 9] = [
+const OF_ALL_KINDS: [&str; 7] = [
     "rope_type",
     "rope_theta",
     "partial_rotary_factor",
     "original_max_position_embeddings",
     "max_position_embeddings",
     "finetuned",
-    "mrope_section",
-    "mrope_interleaved",
     GROWTH,
 ];
 
