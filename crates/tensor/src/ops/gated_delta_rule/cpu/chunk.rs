@@ -109,7 +109,7 @@ impl<'a> Chunk<'a> {
         }
         let mut keys = std::mem::take(&mut chunk.keys);
         let mut queries = std::mem::take(&mut chunk.queries);
-        chunk.pairs(&mut keys, &mut queries);
+        chunk.pairs(keys, queries);
         std::mem::swap(&mut chunk.keys, &mut keys);
         std::mem::swap(&mut chunk.queries, &mut queries);
         chunk

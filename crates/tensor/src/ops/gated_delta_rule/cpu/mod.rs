@@ -223,7 +223,8 @@ fn backward_head(
         let tokens = number * CHUNK..time.min((number + 1) * CHUNK);
         let rows = tokens.start * width..tokens.end * width;
         let [dq, dk] = [&mut all_dq[rows.clone()], &mut all_dk[rows]];
-        (dq.fill(0.0), dk.fill(0.0));
+        dq.fill(0.0);
+        dk.fill(0.0);
         for (member, own) in own.chunks_exact_mut(task.own).enumerate() {
             let head = index % heads.key * group + member;
             let mut parts = Split(own);
