@@ -23,7 +23,7 @@ pub struct CausalConvolution {
     pub silu: bool,
 }
 
-/// Backward of [`causal_convolution`].
+/// Backward of [`causal_convolution()`].
 #[derive(Debug)]
 pub struct CausalConvolutionRule {
     x: Tensor,
