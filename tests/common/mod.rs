@@ -33,8 +33,9 @@ pub(crate) fn program() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
 }
 
-/// Returns the path of a recorded file.
+/// Returns the path of a recorded file. Registers all families first, since tests run in any order.
 pub(crate) fn golden(name: &str) -> PathBuf {
+    vision::register().unwrap();
     root().join("tests/golden").join(name)
 }
 

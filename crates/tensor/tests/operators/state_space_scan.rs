@@ -120,13 +120,16 @@ fn compare(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads), packed: boo
         false => trial.result("ddt", &gradients.dt),
     }
     trial.result("sums", &gradients.sums);
+    // The decays of all tokens cancel in the sum for `a_log`.
+    let sizes_of_terms = [terms * time as f64, terms, terms];
     for accumulate in [false, true] {
         let names = ["da_log", "dd", "dbias"];
         let targets = names.map(|name| trial.target(name, [heads.heads], accumulate));
         backward_weight(&gradients.sums, trial.dtype, targets.each_ref().map(Some)).unwrap();
         for (part, (name, target)) in names.into_iter().zip(&targets).enumerate() {
             if part < 2 || limits == LIMITS[0] {
-                trial.weight_gradient(name, target, (values[2 + part], terms), |own| value(2 + part, own));
+                let size = sizes_of_terms[part];
+                trial.weight_gradient(name, target, (values[2 + part], size), |own| value(2 + part, own));
             }
         }
         let pair = trial.targets("dd", [heads.heads], accumulate);
