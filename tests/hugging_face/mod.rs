@@ -86,6 +86,11 @@ const ON_HOSTS: [&str; 11] = [
 /// grid.
 const CHOICES: [(&str, usize); 2] = [("families/qwen3-next", 5), ("families/qwen3.5-moe", 1)];
 
+/// Returns the number of steps whose losses are compared with transformers.
+fn compared_steps(name: &str) -> usize {
+    CHOICES.iter().find(|(other, _)| *other == name).map_or(10, |(_, steps)| *steps)
+}
+
 fn folder(name: &str) -> PathBuf {
     golden(name)
 }
@@ -181,8 +186,7 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             let steps = (!grid.is_empty() && !is_on_all_grids(name)).then_some("train.steps=4");
             let sets: Vec<&str> = sets.iter().map(String::as_str).chain(steps).collect();
             let report = train_in(&run_dir, config(&ten_steps(name), &sets), device).unwrap();
-            let compared = CHOICES.iter().find(|(other, _)| *other == name).map_or(10, |(_, steps)| *steps);
-            for (step, loss) in report.summary.losses.iter().take(compared).enumerate() {
+            for (step, loss) in report.summary.losses.iter().take(compared_steps(name)).enumerate() {
                 assert!(
                     near(f64::from(*loss), &expected[step], most_error(name)),
                     "{name} {sets:?}: step {step}: {loss}"

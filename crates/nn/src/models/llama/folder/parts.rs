@@ -9,11 +9,12 @@ use super::tensors::{EMBEDDING, LAYER_EMBEDDINGS, PREFIX};
 use crate::hugging_face::{FolderConfig, HuggingFaceModel, LANGUAGE_PART};
 
 /// Values of `model_type` of models with other parts, each with those of their language models.
-pub(super) const WITH_PARTS_TYPES: [(&str, &[&str]); 4] = [
+pub(super) const WITH_PARTS_TYPES: [(&str, &[&str]); 5] = [
     ("gemma3", &["gemma3_text"]),
     ("gemma4", &["gemma4_text"]),
     ("mistral3", &["mistral", "ministral3"]),
     ("qwen3_5", &["qwen3_5_text"]),
+    ("qwen3_5_moe", &["qwen3_5_moe_text"]),
 ];
 
 /// Names in a folder with other parts of tensors that [`HuggingFaceModel`] lists.
@@ -22,9 +23,11 @@ const RENAMED: [(&str, &str); 2] = [
     (LAYER_EMBEDDINGS, "model.language_model.embed_tokens_per_layer.weight"),
 ];
 
-/// Rotary settings for images, by the `model_type` of a language model. Tokens of a text have one position
-/// each, for which these settings have no effect.
-const IMAGE_POSITIONS: (&str, [&str; 2]) = ("qwen3_5_text", ["mrope_section", "mrope_interleaved"]);
+/// Language models whose rotary settings have some for images. Tokens of a text have one position each, for
+/// which these settings have no effect.
+const WITH_IMAGE_POSITIONS: [&str; 2] = ["qwen3_5_text", "qwen3_5_moe_text"];
+/// Rotary settings for images.
+const IMAGE_POSITIONS: [&str; 2] = ["mrope_section", "mrope_interleaved"];
 
 /// Sizes: `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`,
 /// `num_key_value_heads` and `max_position_embeddings`.
@@ -89,14 +92,13 @@ pub(super) fn ignored(config: &FolderConfig) -> Vec<String> {
 
 /// Returns the configuration without settings for positions of images.
 fn without_image_positions(config: FolderConfig, model_type: &str) -> FolderConfig {
-    let (name, positions) = IMAGE_POSITIONS;
-    if name != model_type {
+    if !WITH_IMAGE_POSITIONS.contains(&model_type) {
         return config;
     }
     let without = |(key, value): (&str, &Json)| {
         let mut value = value.clone();
         if let (true, Some(settings)) = (ROPE.contains(&key), value.as_object_mut()) {
-            settings.retain(|name, _| !positions.contains(&name.as_str()));
+            settings.retain(|name, _| !IMAGE_POSITIONS.contains(&name.as_str()));
         }
         (key.to_owned(), value)
     };

@@ -223,7 +223,7 @@ pub(crate) const LLAMA: Reader = Reader {
 
 /// Settings beside the language model's, in folders of models with other parts.
 pub(crate) const WITH_PARTS: Reader = Reader {
-    of: "`config.json` of Gemma 3, Gemma 4, Mistral 3 and Qwen3.5 with images, beside `text_config`",
+    of: "`config.json` of Gemma 3, Gemma 4, Mistral 3, Qwen3.5 and its mixture with images, beside `text_config`",
     keys: &[
         FileKey::known(&["text_config"], "the settings of the language model, as in a folder of its own"),
         FileKey::known(&["tie_word_embeddings"], "takes precedence over the one in `text_config`"),
