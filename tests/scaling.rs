@@ -98,7 +98,7 @@ fn wrong_arguments_are_refused_before_anything_runs() {
         (
             &["--model=gpt5"],
             "--model gpt5: unknown model; the models are small, gpt2-124m, gpt2-355m, gpt2-1558m, \
-             llama3-1b, llama3-8b, gemma3-1b, qwen3-30b-a3b, gpt-shakespeare, resnet50",
+             llama3-1b, llama3-8b, gemma3-1b, qwen3-30b-a3b, qwen3.5-1b, gpt-shakespeare, resnet50",
         ),
         (&["--report=/nowhere/runs.jsonl"], "/nowhere/runs.jsonl: cannot read it"),
         (&["--report=Cargo.toml"], "Cargo.toml: line 1 is not a measured run"),

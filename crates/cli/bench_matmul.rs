@@ -21,7 +21,7 @@ use crate::output::print;
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchMatmulArgs {
     /// Model: small (the quickstart's), gpt2-124m, gpt2-355m, gpt2-1558m,
-    /// llama3-1b, llama3-8b, gemma3-1b, qwen3-30b-a3b, gpt-shakespeare or resnet50
+    /// llama3-1b, llama3-8b, gemma3-1b, qwen3-30b-a3b, qwen3.5-1b, gpt-shakespeare or resnet50
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
     #[command(flatten)]

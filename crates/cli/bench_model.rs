@@ -13,8 +13,8 @@ use worker::DeviceChoice;
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepArgs {
     /// Number of sequences or images in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32
-    /// for small, 4 for llama3-1b, gemma3-1b and qwen3-30b-a3b, 1 for llama3-8b, 64 for gpt-shakespeare, 256
-    /// for resnet50]
+    /// for small, 4 for llama3-1b, gemma3-1b, qwen3-30b-a3b and qwen3.5-1b, 1 for llama3-8b, 64 for
+    /// gpt-shakespeare, 256 for resnet50]
     #[arg(long, visible_alias = "batch", value_parser = count::<usize>)]
     pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
@@ -160,6 +160,12 @@ const MODELS: [BenchModel; 10] = [
     BenchModel {
         name: "qwen3-30b-a3b",
         sizes: include_str!("../../launch/configs/qwen3-30b-a3b.toml"),
+        micro_batch_size: 4,
+        optim: ADAMW,
+    },
+    BenchModel {
+        name: "qwen3.5-1b",
+        sizes: include_str!("../../launch/configs/qwen3.5-1b.toml"),
         micro_batch_size: 4,
         optim: ADAMW,
     },

@@ -21,8 +21,8 @@ use crate::output::{print, print_json, rounded};
 pub(crate) struct BenchStepArgs {
     /// Model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m (sizes of GPT-2 with 50304
     /// tokens), llama3-1b or llama3-8b (sizes of Llama 3), gemma3-1b, qwen3-30b-a3b (a GPU holds a few
-    /// layers: --set model.layers=5), gpt-shakespeare (nanoGPT's small GPU model, with its dropout), or
-    /// resnet50
+    /// layers: --set model.layers=5), qwen3.5-1b (with linear attention), gpt-shakespeare (nanoGPT's small
+    /// GPU model, with its dropout), or resnet50
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
     #[command(flatten)]

@@ -152,6 +152,7 @@ fn the_shipped_configurations_are_valid() {
             "llama3-405b",
             "gemma3-1b",
             "qwen3-30b-a3b",
+            "qwen3.5-1b",
             "resnet50"
         ]
         .iter()
