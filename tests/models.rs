@@ -8,5 +8,6 @@
 
 mod adapters;
 mod common;
+mod families;
 mod generation;
 mod hugging_face;

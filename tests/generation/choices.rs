@@ -9,7 +9,8 @@ use run::Startup;
 use serde_json::{Value, json};
 use worker::DeviceChoice;
 
-use super::{folder, golden};
+use crate::common::golden;
+use crate::families::folder;
 
 /// Context in tokens; some of the questions are longer.
 const CONTEXT: usize = 48;

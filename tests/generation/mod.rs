@@ -5,68 +5,19 @@ mod chat;
 mod choices;
 mod transformers;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use crate::common;
 use crate::common::golden;
 use crate::common::runs::{GPT, LATENTS, LLAMA, config, train_in};
-use crate::common::sizes;
+use crate::families::{
+    MODELS, ONE_GROUP, RECURRENT, WHOLE, WITH_QUESTIONS, WITHOUT_TEXTS, folder, is_on_all_grids,
+};
 use inference::{EvaluateOptions, Evaluation, SampleOptions, Sampled, Show, TextEvent};
 use run::Startup;
 use serde_json::Value;
 use worker::DeviceChoice;
-
-/// Recorded models with questions.
-const MODELS: &[&str] = &["models/gpt2", "models/llama", "models/qwen2", "models/qwen3"];
-/// Recorded models of further families.
-const FAMILIES: &[&str] = &[
-    "families/cohere2",
-    "families/deepseek",
-    "families/deepseek-v3",
-    "families/ernie4.5-moe",
-    "families/exaone4",
-    "families/gemma2",
-    "families/gemma3",
-    "families/gemma4",
-    "families/glm4-moe",
-    "families/glm4-moe-lite",
-    "families/gpt-oss",
-    "families/granite",
-    "families/falcon-h1",
-    "families/granite4",
-    "families/hunyuan",
-    "families/lfm2",
-    "families/minimax-m2",
-    "families/ministral",
-    "families/ministral3",
-    "families/mistral",
-    "families/mixtral",
-    "families/nanochat",
-    "families/olmo2",
-    "families/olmo3",
-    "families/olmoe",
-    "families/phi3",
-    "families/qwen3-moe",
-    "families/qwen3-next",
-    "families/qwen3.5",
-    "families/qwen3.5-moe",
-    "families/seed-oss",
-    "families/smollm3",
-];
-
-/// Models with layers whose sequences ranks cannot divide.
-const RECURRENT: &[&str] = &[
-    "families/falcon-h1",
-    "families/granite4",
-    "families/lfm2",
-    "families/qwen3-next",
-    "families/qwen3.5",
-    "families/qwen3.5-moe",
-];
-
-/// Models with layers of Mamba-2 with one group, which tensor ranks cannot divide.
-const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4"];
 
 /// The token that ends texts of the recorded models.
 const END: u32 = 2;
@@ -123,10 +74,6 @@ paths = ["ARCHITECTURE.md"]
 [train]
 steps = 6
 "#;
-
-fn folder(name: &str) -> PathBuf {
-    golden(name)
-}
 
 fn recorded(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder(name).join("generation.json")).unwrap()).unwrap()
@@ -185,19 +132,14 @@ fn choices(model: &Path, grid: &[&str]) -> Evaluation {
     inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
 }
 
-/// Returns whether a model is tested on all grids.
-fn is_on_all_grids(name: &str) -> bool {
-    matches!(name, "models/gpt2" | "models/qwen3") || sizes::are_wanted()
-}
-
 #[test]
 fn greedy_tokens_are_those_of_transformers_on_every_grid() {
-    for name in MODELS.iter().chain(FAMILIES) {
+    for name in MODELS.iter().filter(|name| !WITHOUT_TEXTS.contains(name)) {
         let expected = recorded(name);
         // Two models cover every grid; the others cover their layers.
         let (whole, divided) = if is_on_all_grids(name) { (4, &TENSOR[..]) } else { (1, &TENSOR[1..2]) };
         // A single key and value head cannot be divided.
-        let is_whole = *name == "models/qwen2" || ONE_GROUP.contains(name);
+        let is_whole = *name == WHOLE || ONE_GROUP.contains(name);
         let divided = if is_whole { &[][..] } else { divided };
         let context = if RECURRENT.contains(name) { &[][..] } else { &CONTEXT[1..2] };
         for grid in GRIDS[..whole].iter().chain(divided).chain(context) {
@@ -216,7 +158,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_grid() {
 
 #[test]
 fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
-    for name in MODELS {
+    for name in WITH_QUESTIONS {
         let expected = recorded(name);
         let first = choices(&folder(name), &[]);
         let loss = expected["loss"].as_f64().unwrap();
@@ -230,7 +172,7 @@ fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
         for grid in GRIDS[1..others].iter().chain(&SHARDED) {
             assert_eq!(choices(&folder(name), grid), first, "{name} {grid:?}");
         }
-        if *name != "models/qwen2" {
+        if *name != WHOLE {
             let [of_lanes, one, several] = TENSOR.map(|grid| choices(&folder(name), grid));
             assert!((of_lanes.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", of_lanes.loss);
             assert_eq!([&one, &several], [&of_lanes; 2], "{name}");

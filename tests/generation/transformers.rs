@@ -9,10 +9,11 @@ use run::Startup;
 use serde_json::{Value, json};
 use worker::DeviceChoice;
 
-use super::{MODELS, folder, greedy, lists, recorded, sample};
+use super::{greedy, lists, recorded, sample};
 use crate::common::python::python_with;
 use crate::common::root;
 use crate::common::runs::{GPT, LLAMA, config, train_in};
+use crate::families::{WITH_QUESTIONS, folder};
 
 /// Python script that generates from a model folder.
 const GENERATE: &str = r#"
@@ -40,7 +41,7 @@ fn run(python: &str, script: &str, arguments: &[&str]) -> Value {
 #[test]
 fn transformers_generate_the_same_from_an_exported_folder() {
     let Some(python) = python_with(&["torch", "transformers"]) else { return };
-    for name in MODELS {
+    for name in WITH_QUESTIONS {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let options = ExportOptions { model: folder(name), output: out.clone(), ..Default::default() };
@@ -97,7 +98,7 @@ fn questions_in_json_lines_are_scored_as_by_transformers() {
     fs::write(&file, (0..20).map(question).collect::<String>()).unwrap();
     let tokenizer = directory.path().join("tokenizer.json");
     tokenize::train_tokenizer(vec![root().join("README.md")], 600, "text", &tokenizer).unwrap();
-    for name in MODELS {
+    for name in WITH_QUESTIONS {
         let model = directory.path().join(name);
         let options = ExportOptions { model: folder(name), output: model.clone(), ..Default::default() };
         inference::export(&options).unwrap();

@@ -10,9 +10,10 @@ use tensor::ops::block_codes::{self, Alphabet, BlockCodes, Encoder};
 use tensor::{DType, Tensor};
 use worker::DeviceChoice;
 
-use super::{evaluate, folder, near, ten_steps};
+use super::{evaluate, near, ten_steps};
 use crate::common::golden;
 use crate::common::runs::{config, train_in};
+use crate::families::folder;
 
 /// Alignment in bytes of a record's sections.
 const ALIGNMENT: usize = 16;

@@ -1,23 +1,6 @@
 //! Grids on which the recorded models must have equal bits.
 
-use super::MODELS;
-use crate::common::sizes;
-
-/// The model whose layers cannot be divided: it has one key and value head.
-const WHOLE: &str = "models/qwen2";
-
-/// Models with layers that have a state over the sequence.
-const RECURRENT: &[&str] = &[
-    "families/falcon-h1",
-    "families/granite4",
-    "families/lfm2",
-    "families/qwen3-next",
-    "families/qwen3.5",
-    "families/qwen3.5-moe",
-];
-
-/// Models with layers of Mamba-2 with one group, which tensor ranks cannot divide.
-const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4"];
+use crate::families::{MODELS, ONE_GROUP, RECURRENT, WHOLE, is_on_all_grids};
 
 pub(super) const GRIDS: &[&[&str]] = &[
     &[],
@@ -75,9 +58,4 @@ pub(super) fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'stat
         }
     }
     all
-}
-
-/// Returns whether a model is tested on all grids.
-pub(super) fn is_on_all_grids(name: &str) -> bool {
-    matches!(name, "models/gpt2" | "models/qwen3") || sizes::are_wanted()
 }

@@ -5,9 +5,11 @@ use std::fs;
 use serde_json::Value;
 use worker::DeviceChoice;
 
-use super::{MODELS, devices, golden, ten_steps};
+use super::{devices, ten_steps};
+use crate::common::golden;
 use crate::common::runs::{config, train_in};
 use crate::common::sizes;
+use crate::families::MODELS;
 
 /// Models also trained on the CPU, where half precision is slow; with `PLIMSOLL_LONG_TESTS`, all.
 const ON_HOST: [&str; 3] = ["models/gpt2", "families/gemma3", "families/olmo2"];

@@ -8,8 +8,9 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::{Value, json};
 
-use super::{evaluate, folder, ten_steps};
+use super::{evaluate, ten_steps};
 use crate::common::runs::{config, train_in};
+use crate::families::folder;
 use worker::DeviceChoice;
 
 /// Writes a copy of a recorded folder, tied or not, whose head is the embedding times `factor`.

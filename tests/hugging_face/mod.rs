@@ -14,73 +14,16 @@ mod transformers;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::common::devices::gpu;
-use crate::common::golden;
 use crate::common::runs::{config, train_in};
-use grids::{CONTEXT_GRIDS, GRIDS, is_on_all_grids, models_on_grids};
+use crate::families::{MODELS, ON_HOSTS, folder, is_on_all_grids};
+use grids::{CONTEXT_GRIDS, GRIDS, models_on_grids};
 use inference::{EvaluateOptions, ExportOptions};
 use run::{RunError, Startup};
 use serde_json::Value;
 use worker::DeviceChoice;
-
-/// Recorded models of supported families.
-const MODELS: &[&str] = &[
-    "models/gpt2",
-    "models/llama",
-    "models/mistral",
-    "models/qwen2",
-    "models/qwen3",
-    "families/cohere2",
-    "families/deepseek",
-    "families/deepseek-v3",
-    "families/ernie4.5-moe",
-    "families/exaone4",
-    "families/gemma2",
-    "families/gemma3",
-    "families/gemma4",
-    "families/glm4-moe",
-    "families/glm4-moe-lite",
-    "families/gpt-oss",
-    "families/granite",
-    "families/falcon-h1",
-    "families/granite4",
-    "families/hunyuan",
-    "families/lfm2",
-    "families/minimax-m2",
-    "families/ministral",
-    "families/ministral3",
-    "families/mistral",
-    "families/mixtral",
-    "families/nanochat",
-    "families/olmo2",
-    "families/olmo3",
-    "families/olmoe",
-    "families/phi3",
-    "families/phi4",
-    "families/qwen3-moe",
-    "families/qwen3-next",
-    "families/qwen3.5",
-    "families/qwen3.5-moe",
-    "families/seed-oss",
-    "families/smollm3",
-];
-
-/// Models with experts or latents, which GPUs do not support yet.
-const ON_HOSTS: [&str; 11] = [
-    "families/deepseek",
-    "families/deepseek-v3",
-    "families/ernie4.5-moe",
-    "families/glm4-moe",
-    "families/glm4-moe-lite",
-    "families/gpt-oss",
-    "families/granite4",
-    "families/minimax-m2",
-    "families/mixtral",
-    "families/olmoe",
-    "families/qwen3-moe",
-];
 
 /// Mixtures in which rounding in f32 changes a choice of experts, and the number of steps before that on any
 /// grid.
@@ -89,10 +32,6 @@ const CHOICES: [(&str, usize); 2] = [("families/qwen3-next", 5), ("families/qwen
 /// Returns the number of steps whose losses are compared with transformers.
 fn compared_steps(name: &str) -> usize {
     CHOICES.iter().find(|(other, _)| *other == name).map_or(10, |(_, steps)| *steps)
-}
-
-fn folder(name: &str) -> PathBuf {
-    golden(name)
 }
 
 fn expected(name: &str) -> Value {

@@ -10,8 +10,9 @@ use safetensors::tensor::{Dtype, TensorView, View};
 use serde_json::{Value, json};
 use worker::DeviceChoice;
 
-use super::{compared_steps, evaluate, expected, folder, near, ten_steps};
+use super::{compared_steps, evaluate, expected, near, ten_steps};
 use crate::common::runs::{config, train_in};
+use crate::families::folder;
 
 /// A tensor with its type, shape and bytes.
 type Stored = (Dtype, Vec<usize>, Vec<u8>);

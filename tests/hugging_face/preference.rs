@@ -8,7 +8,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use worker::DeviceChoice;
 
-use super::golden;
+use crate::common::golden;
 use crate::common::runs::{config, train_in};
 
 /// Configuration of a tiny model that learns all pairs in every step.

@@ -11,9 +11,10 @@ use serde_json::Value;
 use worker::DeviceChoice;
 
 use super::transformers::LOAD;
-use super::{GRIDS, changed, evaluate, folder, is_on_all_grids, ten_steps};
+use super::{GRIDS, changed, evaluate, ten_steps};
 use crate::common::python::python_with;
 use crate::common::runs::{config, on_cpu, train_in};
+use crate::families::{folder, is_on_all_grids};
 
 /// Settings that add 50 tokens to the recorded models.
 const RESIZED: [&str; 2] = ["model.vocabulary=818", "model.resize_vocabulary=true"];

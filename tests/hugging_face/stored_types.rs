@@ -7,7 +7,7 @@ use inference::ExportOptions;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
 
-use super::folder;
+use crate::families::folder;
 
 /// Ernie 4.5 stores its routers in f32 beside other tensors in bf16.
 #[test]

@@ -7,10 +7,11 @@ use inference::{EvaluateOptions, ExportOptions};
 use serde_json::Value;
 use worker::DeviceChoice;
 
-use super::{MODELS, evaluate, folder, near, ten_steps};
+use super::{evaluate, near, ten_steps};
 use crate::common::python::python_with;
 use crate::common::root;
 use crate::common::runs::{config, train_in};
+use crate::families::{MODELS, folder};
 
 /// Python script that strictly loads a folder and prints the loss of the recorded tokens.
 pub(crate) const LOAD: &str = r#"

@@ -6,6 +6,7 @@ mod conversations;
 mod files;
 mod fine_tuning;
 mod groups;
+mod identity;
 mod offload;
 mod properties;
 mod refused;
