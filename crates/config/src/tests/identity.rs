@@ -1,4 +1,4 @@
-//! Tests of a run's identity: which keys decide bits, which may change, and what differs between configurations.
+//! Tests of identities: which keys decide bits, which may change, and how configurations differ.
 
 use super::*;
 use std::collections::BTreeSet;
