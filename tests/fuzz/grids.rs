@@ -92,7 +92,7 @@ const MOST_RANKS: usize = 12;
 
 /// Numbers of parts over which a run's sums are defined, and number of layers.
 #[derive(Clone, Copy, Debug)]
-struct Parts {
+struct RunSizes {
     lanes: usize,
     of_lane: usize,
     tensor: usize,
@@ -101,7 +101,7 @@ struct Parts {
 }
 
 /// Draws settings that affect the bits.
-fn settings(random: &mut Random, base: &Base) -> (Vec<String>, Parts) {
+fn settings(random: &mut Random, base: &Base) -> (Vec<String>, RunSizes) {
     let lanes = 1 + random.below(9);
     let of_lane = 1 + random.below(3);
     let micro_batch = 1 + random.below(3);
@@ -146,11 +146,11 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, Parts) {
     }
     let features = base.features.iter().filter(|_| random.once_in(5));
     set.extend(features.flat_map(|feature| feature.iter().map(|&setting| setting.to_owned())));
-    (set, Parts { lanes, of_lane, tensor, context, layers })
+    (set, RunSizes { lanes, of_lane, tensor, context, layers })
 }
 
 /// Draws settings of the grid and schedule, which do not affect the bits.
-fn grid(random: &mut Random, parts: Parts) -> Vec<String> {
+fn grid(random: &mut Random, parts: RunSizes) -> Vec<String> {
     let data = 1 + random.below(parts.lanes);
     // The schedule needs enough micro-batches on each rank.
     let fewest = parts.lanes / data * parts.of_lane;

@@ -8,7 +8,7 @@ use crate::token_options::{Documents, TokenOptions};
 
 /// A contiguous run of tokens: the inputs of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct TokenRun {
     /// Position of its first token in the corpus.
     pub(crate) start: u64,
     /// Number of tokens, at most the context.
@@ -67,8 +67,8 @@ impl Stream {
     }
 
     /// Returns the position of a training sequence, counted over all epochs, and its tokens.
-    pub(crate) fn training(&self, sequence: u128) -> (Position, Run) {
-        let whole = |position: Position| (position, Run { start: position.start, tokens: self.context });
+    pub(crate) fn training(&self, sequence: u128) -> (Position, TokenRun) {
+        let whole = |position: Position| (position, TokenRun { start: position.start, tokens: self.context });
         match &self.order {
             Order::Shuffled(order) => {
                 let position = order.position(sequence);
@@ -77,7 +77,7 @@ impl Stream {
             Order::Sequential(order) => whole(order.position(sequence)),
             Order::Packed(packing) => {
                 let (position, pack) = packing.position(sequence);
-                (position, Run { start: pack.start, tokens: pack.tokens as usize })
+                (position, TokenRun { start: pack.start, tokens: pack.tokens as usize })
             }
         }
     }
@@ -93,7 +93,7 @@ impl Stream {
 
     /// Returns the tokens of validation sequence `row` of `rows`, the same for every seed. Sequences are
     /// spread evenly over the slice; in sequential order they are consecutive from its start, as in llm.c.
-    pub(crate) fn validation(&self, row: u64, rows: u64) -> Run {
+    pub(crate) fn validation(&self, row: u64, rows: u64) -> TokenRun {
         let tokens = self.slice.tokens();
         let context = self.context as u64;
         let within = match &self.order {
@@ -102,9 +102,9 @@ impl Stream {
             Order::Sequential(_) => row % self.validation_sequences() * context,
             Order::Packed(packing) => {
                 let pack = packing.pack(validation_start(row, rows, packing.len() + 1, 1));
-                return Run { start: pack.start, tokens: pack.tokens as usize };
+                return TokenRun { start: pack.start, tokens: pack.tokens as usize };
             }
         };
-        Run { start: self.slice.range.start + within, tokens: self.context }
+        TokenRun { start: self.slice.range.start + within, tokens: self.context }
     }
 }

@@ -9,7 +9,7 @@ use crate::order::{OrderKind, Position};
 use crate::packing::PackingFigures;
 use crate::slice::{Slice, Split};
 use crate::source::read_targets;
-use crate::stream::{Run, Stream};
+use crate::stream::{Stream, TokenRun};
 use crate::token_options::{Documents, IGNORED, TokenOptions};
 use crate::{ArrayShape, BatchShape, Error, MicroBatch, MicroBatchId, Source, Tokenizer};
 use sha2::{Digest, Sha256};
@@ -49,7 +49,7 @@ struct Cut {
     split: Split,
     training: Stream,
     validation: Stream,
-    /// Number of validation sequences before its own, and number of its own.
+    /// Index of the source's first validation sequence, and their number.
     validated: (u64, u64),
 }
 
@@ -177,14 +177,14 @@ impl TokenSource {
     }
 
     /// Returns (component, tokens) of row `row` in training micro-batch `number`.
-    fn training_row(&self, number: u64, row: usize) -> (&Cut, Run) {
+    fn training_row(&self, number: u64, row: usize) -> (&Cut, TokenRun) {
         let (component, sequence) = self.locate(number, row);
         let cut = &self.components[component];
         (cut, cut.training.training(sequence).1)
     }
 
     /// Returns (component, tokens in its corpus) of validation sequence `row`, counted over all components.
-    fn validation_row(&self, row: u64) -> (&Cut, Run) {
+    fn validation_row(&self, row: u64) -> (&Cut, TokenRun) {
         let own = self.components.partition_point(|cut| cut.validated.0 + cut.validated.1 <= row);
         let cut = &self.components[own.min(self.components.len() - 1)];
         let (before, count) = cut.validated;
@@ -213,7 +213,7 @@ impl TokenSource {
 
     /// Fills the window of one row with the tokens of `run` and the one after it, as far as they exist, and
     /// then with the separator. Returns the number of inputs read.
-    fn window(&self, slice: &Slice, run: Run, window: &mut [u32]) -> Result<usize, Error> {
+    fn window(&self, slice: &Slice, run: TokenRun, window: &mut [u32]) -> Result<usize, Error> {
         let inputs = run.tokens.min(window.len() - 1);
         let there = (inputs as u64 + 1).min(slice.range.end - run.start) as usize;
         self.read_tokens(slice, run.start, &mut window[..there])?;
@@ -226,7 +226,7 @@ impl TokenSource {
     fn fill<'a>(
         &self,
         out: &mut MicroBatch,
-        run_of_row: impl Fn(usize) -> (&'a Slice, Run),
+        run_of_row: impl Fn(usize) -> (&'a Slice, TokenRun),
     ) -> Result<(), Error> {
         let TokenOptions { context, micro_batch, ignored, .. } = self.options;
         let inputs = out.inputs.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);

@@ -26,7 +26,7 @@ use crate::observers::tensor_hashes::{
 };
 use planted::PlantedFlip;
 pub(crate) use report::report;
-pub(crate) use runs::{RankRuns, Round, Run, VerifiedArray};
+pub(crate) use runs::{RankRuns, Round, VerificationRun, VerifiedArray};
 
 /// Maximum number of hashes for one micro-batch on one rank; further ones are added to the last slot.
 const SLOTS: usize = 1 << 14;
@@ -42,7 +42,7 @@ struct State {
     device: Device,
     recordings: [Recording; 2],
     /// The current run, and the index of its micro-batch over all steps and ranks.
-    now: Cell<Option<(Run, u64)>>,
+    now: Cell<Option<(VerificationRun, u64)>>,
     planted: Option<PlantedFlip>,
     step: Cell<u64>,
     /// Module paths by label.
@@ -81,7 +81,7 @@ impl Verification {
     /// of parameters by stage and use.
     pub(crate) fn begin(
         &self,
-        (run, step, number): (Run, u64, u64),
+        (run, step, number): (VerificationRun, u64, u64),
         names: BTreeMap<usize, Vec<String>>,
     ) -> Result<()> {
         let recording = self.recording(run);
@@ -114,13 +114,13 @@ impl Verification {
         VerifiedGradients { verification: self.clone(), stage, number, targets: BTreeMap::new() }
     }
 
-    fn recording(&self, run: Run) -> &Recording {
+    fn recording(&self, run: VerificationRun) -> &Recording {
         // The third run takes the slots of the repetition, which have been read.
-        &self.0.recordings[usize::from(run != Run::Step)]
+        &self.0.recordings[usize::from(run != VerificationRun::Step)]
     }
 
     /// Returns the arrays of a run, in the order of an undivided backward pass. Waits for the device.
-    pub(crate) fn arrays(&self, run: Run) -> Result<Vec<VerifiedArray>> {
+    pub(crate) fn arrays(&self, run: VerificationRun) -> Result<Vec<VerifiedArray>> {
         let recording = self.recording(run);
         let words = recording.sums.to_vec::<u32>()?;
         let arrays = recording.arrays.borrow();
@@ -218,7 +218,7 @@ pub(crate) fn agree(
     let all = control.all_gather(&own)?;
     let differs = |rank: usize| -> Result<bool> {
         let seen = grid.seen_from(rank)?;
-        let source = round.source(seen.coordinate(Axis::Data), Run::Repetition);
+        let source = round.source(seen.coordinate(Axis::Data), VerificationRun::Repetition);
         let of_step = all.get(seen.rank_at(&[(Axis::Data, source)])).and_then(|bytes| bytes.get(..8));
         Ok(of_step != all.get(rank).and_then(|bytes| bytes.get(8..)))
     };

@@ -6,7 +6,7 @@ use telemetry::hashes::HashedArray;
 use tensor::Tensor;
 
 use super::report;
-use super::runs::Run;
+use super::runs::VerificationRun;
 use crate::observers::tensor_hashes::Seen;
 
 /// The bit that this rank inverts.
@@ -24,7 +24,7 @@ impl PlantedFlip {
     /// 0.
     pub(super) fn apply(
         &self,
-        run: Run,
+        run: VerificationRun,
         step: u64,
         result: usize,
         (array, tensor): (&HashedArray, &Tensor),

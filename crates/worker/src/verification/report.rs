@@ -3,7 +3,7 @@
 use collective::{Axis, RankGrid};
 use telemetry::hashes::{HashedArray, Section};
 
-use super::runs::{RankRuns, Round, Run, VerifiedArray};
+use super::runs::{RankRuns, Round, VerificationRun, VerifiedArray};
 use crate::error::Result;
 
 /// A run of a micro-batch on the ranks of one replica.
@@ -63,9 +63,9 @@ fn first_difference<'a>(
     all: &'a [RankRuns],
 ) -> Result<Option<Compared<'a>>> {
     let [step, repetition, third] = [
-        replica_run(grid, round, (source, Run::Step), all)?,
-        replica_run(grid, round, (source, Run::Repetition), all)?,
-        replica_run(grid, round, (source, Run::Third), all)?,
+        replica_run(grid, round, (source, VerificationRun::Step), all)?,
+        replica_run(grid, round, (source, VerificationRun::Repetition), all)?,
+        replica_run(grid, round, (source, VerificationRun::Third), all)?,
     ];
     let runs = step.arrays.iter().zip(&repetition.arrays).zip(&third.arrays);
     let compared = |((step, repetition), third): ((&(usize, &'a VerifiedArray), &(_, _)), &(_, _))| {
@@ -79,7 +79,7 @@ fn first_difference<'a>(
 fn replica_run<'a>(
     grid: &RankGrid,
     round: &Round,
-    (source, run): (usize, Run),
+    (source, run): (usize, VerificationRun),
     all: &'a [RankRuns],
 ) -> Result<ReplicaRun<'a>> {
     let computer = round.computer(source, run);

@@ -8,7 +8,7 @@ use crate::observers::tensor_hashes::Order;
 
 /// One of up to three computations of a verified micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Run {
+pub(crate) enum VerificationRun {
     /// The computation within the step.
     Step,
     /// The repetition before the step, on another data-parallel rank if there is one.
@@ -17,16 +17,17 @@ pub(crate) enum Run {
     Third,
 }
 
-impl Run {
+impl VerificationRun {
     /// The three runs, in order.
     #[cfg(test)]
-    const ALL: [Run; 3] = [Run::Step, Run::Repetition, Run::Third];
+    const ALL: [VerificationRun; 3] =
+        [VerificationRun::Step, VerificationRun::Repetition, VerificationRun::Third];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Run::Step => "step",
-            Run::Repetition => "repetition",
-            Run::Third => "third",
+            VerificationRun::Step => "step",
+            VerificationRun::Repetition => "repetition",
+            VerificationRun::Third => "third",
         }
     }
 }
@@ -36,7 +37,7 @@ impl Run {
 pub(crate) struct Round {
     /// The step, from 0.
     pub(crate) step: u64,
-    /// Index of the micro-batch among those of its replica.
+    /// Index of the micro-batch among its replica's.
     pub(crate) micro_batch: usize,
     /// Number of data-parallel ranks.
     replicas: usize,
@@ -60,22 +61,22 @@ impl Round {
     }
 
     /// Returns the replica whose micro-batch `replica` computes in `run`.
-    pub(crate) fn source(&self, replica: usize, run: Run) -> usize {
+    pub(crate) fn source(&self, replica: usize, run: VerificationRun) -> usize {
         (replica + self.distance(run)) % self.replicas.max(1)
     }
 
     /// Returns the replica that computes the micro-batch of replica `source` in `run`.
-    pub(super) fn computer(&self, source: usize, run: Run) -> usize {
+    pub(super) fn computer(&self, source: usize, run: VerificationRun) -> usize {
         (source + self.replicas - self.distance(run)) % self.replicas.max(1)
     }
 
-    fn distance(&self, run: Run) -> usize {
+    fn distance(&self, run: VerificationRun) -> usize {
         match run {
-            Run::Step => 0,
-            Run::Repetition => self.shift,
+            VerificationRun::Step => 0,
+            VerificationRun::Repetition => self.shift,
             // A third replica, or the one of the step.
-            Run::Third if self.replicas < 3 => 0,
-            Run::Third => 1 + self.shift % (self.replicas - 1),
+            VerificationRun::Third if self.replicas < 3 => 0,
+            VerificationRun::Third => 1 + self.shift % (self.replicas - 1),
         }
     }
 }
@@ -102,14 +103,14 @@ pub(crate) struct RankRuns {
 mod tests {
     use parallel::data::Assignment;
 
-    use super::{Round, Run};
+    use super::{Round, VerificationRun};
 
     #[test]
     fn rounds_rotate_through_pairs_and_lanes() {
         let assignment = Assignment::contiguous(6, 3).with_lanes_of(4);
         let pairs = |round: u64| {
             let round = Round::new(10 * (round + 1) - 1, 10, &assignment);
-            let sources = [0, 1, 2].map(|replica| round.source(replica, Run::Repetition));
+            let sources = [0, 1, 2].map(|replica| round.source(replica, VerificationRun::Repetition));
             (sources, round.micro_batch)
         };
         let expected = [([1, 2, 0], 0), ([2, 0, 1], 0), ([1, 2, 0], 4), ([2, 0, 1], 4), ([1, 2, 0], 0)];
@@ -122,8 +123,8 @@ mod tests {
             for round in 0..8 {
                 let round = Round::new(round, 1, &Assignment::contiguous(8, replicas));
                 for source in 0..replicas {
-                    let mut computers = Run::ALL.map(|run| round.computer(source, run)).to_vec();
-                    let back = Run::ALL.map(|run| round.source(round.computer(source, run), run));
+                    let mut computers = VerificationRun::ALL.map(|run| round.computer(source, run)).to_vec();
+                    let back = VerificationRun::ALL.map(|run| round.source(round.computer(source, run), run));
                     assert_eq!((computers[0], back), (source, [source; 3]));
                     computers.sort_unstable();
                     computers.dedup();

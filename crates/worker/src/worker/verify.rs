@@ -8,7 +8,7 @@ use super::Worker;
 use crate::error::{Result, WorkerError};
 use crate::feed::batches::MicroBatches;
 use crate::feed::observation::Observation;
-use crate::verification::{self, Round, Run, Verification};
+use crate::verification::{self, Round, Verification, VerificationRun};
 
 impl Worker {
     /// Repeats a micro-batch of step `step`, counted from 0, before the step, on another data-parallel rank
@@ -20,15 +20,15 @@ impl Worker {
         let Some(verification) = self.records.verification.clone() else { return Ok(()) };
         self.rehearse_repeatable(step)?;
         self.begin_part(RunPart::Verification, step + 1);
-        let outcome = self.run_again(&verification, step, Run::Repetition);
+        let outcome = self.run_again(&verification, step, VerificationRun::Repetition);
         self.agree_on_memory(step, outcome)
     }
 
     /// Begins recording the verified micro-batch of step `step`, if the step is verified.
     pub(super) fn begin_verified(&self, step: u64) -> Result<()> {
         let Some((verification, round)) = self.round(step) else { return Ok(()) };
-        let number = self.verified_number(&round, Run::Step);
-        verification.begin((Run::Step, step, number), self.names_by_use())
+        let number = self.verified_number(&round, VerificationRun::Step);
+        verification.begin((VerificationRun::Step, step, number), self.names_by_use())
     }
 
     /// Compares the runs of the verified micro-batches of step `step`, if the step is verified.
@@ -41,16 +41,16 @@ impl Worker {
         if self.engine.device.is_meta() {
             return Ok(());
         }
-        let of_step = verification.arrays(Run::Step)?;
-        let repeated = verification.arrays(Run::Repetition)?;
+        let of_step = verification.arrays(VerificationRun::Step)?;
+        let repeated = verification.arrays(VerificationRun::Repetition)?;
         let grid = self.engine.grid;
         let control = self.engine.groups.control();
         if verification::agree(control, &grid, &round, [&of_step, &repeated])? {
             return Ok(());
         }
         // The step's sums are lost, and with them the step: the run ends.
-        self.run_again(&verification, step, Run::Third)?;
-        let runs = verification.runs([of_step, repeated, verification.arrays(Run::Third)?]);
+        self.run_again(&verification, step, VerificationRun::Third)?;
+        let runs = verification.runs([of_step, repeated, verification.arrays(VerificationRun::Third)?]);
         let all = verification::gather(self.engine.groups.control(), &runs)?;
         Err(WorkerError::Corruption { step, report: verification::report(&grid, &round, &all)? })
     }
@@ -58,13 +58,13 @@ impl Worker {
     /// Rehearses the repetition, if verification is configured.
     pub(super) fn rehearse_repetition(&mut self, step: u64) -> Result<()> {
         match self.records.verification.clone() {
-            Some(verification) => self.run_again(&verification, step, Run::Repetition),
+            Some(verification) => self.run_again(&verification, step, VerificationRun::Repetition),
             None => Ok(()),
         }
     }
 
     /// Runs and records a micro-batch of step `step` outside the step.
-    fn run_again(&mut self, verification: &Verification, step: u64, run: Run) -> Result<()> {
+    fn run_again(&mut self, verification: &Verification, step: u64, run: VerificationRun) -> Result<()> {
         let round = self.round_of(step);
         let number = self.verified_number(&round, run);
         verification.begin((run, step, number), self.names_by_use())?;
@@ -73,7 +73,12 @@ impl Worker {
         ran
     }
 
-    fn repetition_passes(&mut self, verification: &Verification, round: &Round, run: Run) -> Result<()> {
+    fn repetition_passes(
+        &mut self,
+        verification: &Verification,
+        round: &Round,
+        run: VerificationRun,
+    ) -> Result<()> {
         self.gather_for(WorkKind::Repetition)?;
         // The step that the micro-batch is of follows, or is the present one.
         self.count_targets(round.step)?;
@@ -111,7 +116,7 @@ impl Worker {
     }
 
     /// Returns the index, over all steps and ranks, of the micro-batch that this rank computes in `run`.
-    fn verified_number(&self, round: &Round, run: Run) -> u64 {
+    fn verified_number(&self, round: &Round, run: VerificationRun) -> u64 {
         let replica = round.source(self.engine.grid.coordinate(Axis::Data), run);
         self.numbers(round.step).of_replica(replica).number(round.micro_batch)
     }

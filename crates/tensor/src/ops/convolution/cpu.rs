@@ -14,7 +14,7 @@ use crate::ops::rows;
 use crate::{Result, Tensor};
 
 /// Sizes of a call, in elements, images and channels.
-struct Parts {
+struct CallSizes {
     /// Elements of an input image.
     image: usize,
     output: usize,
@@ -27,10 +27,10 @@ struct Parts {
     window: usize,
 }
 
-impl Parts {
+impl CallSizes {
     fn from_shape(shape: &ConvolutionShape) -> Self {
         let channels = shape.output[2];
-        Parts {
+        CallSizes {
             image: shape.input.iter().product(),
             output: shape.output.iter().product(),
             images: images_at_once(shape),
@@ -62,7 +62,7 @@ pub(super) fn forward(
     out: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
-    let parts = Parts::from_shape(shape);
+    let sizes = CallSizes::from_shape(shape);
     let residual = biased.and_then(|biased| biased.ending.residual());
     if let Some(residual) = residual {
         out.copy_from(residual)?;
@@ -71,16 +71,16 @@ pub(super) fn forward(
     let weight = weight.values()?;
     let mut workspace = workspace.write::<f32>()?;
     let mut out = out.values_mut()?;
-    let outputs = out.chunks_mut(parts.images * parts.output);
-    for (x, out) in x.chunks(parts.images * parts.image).zip(outputs) {
-        let rows = out.len() / parts.channels;
+    let outputs = out.chunks_mut(sizes.images * sizes.output);
+    for (x, out) in x.chunks(sizes.images * sizes.image).zip(outputs) {
+        let rows = out.len() / sizes.channels;
         for group in 0..shape.groups {
-            let windows = &mut workspace[..rows * parts.window];
+            let windows = &mut workspace[..rows * sizes.window];
             unfold(shape, group, x, windows);
-            let left = MatrixRef::new(windows, rows, parts.window, parts.window);
-            let right = parts.weight(&weight, group).transposed();
-            let out = &mut out[group * parts.outputs..];
-            gemm(left, right, out, parts.channels, 1.0, residual.is_some());
+            let left = MatrixRef::new(windows, rows, sizes.window, sizes.window);
+            let right = sizes.weight(&weight, group).transposed();
+            let out = &mut out[group * sizes.outputs..];
+            gemm(left, right, out, sizes.channels, 1.0, residual.is_some());
         }
     }
     biased.map_or(Ok(()), |biased| finish(biased, &mut out))
@@ -89,7 +89,8 @@ pub(super) fn forward(
 /// Computes values = ending(values + bias). A residual has been added already.
 fn finish(Biased { bias, ending }: Biased<'_>, values: &mut [f32]) -> Result<()> {
     let bias = bias.values()?;
-    let (bias, has_relu): (&[f32], bool) = (&bias, ending.has_relu());
+    let bias: &[f32] = &bias;
+    let has_relu: bool = ending.has_relu();
     for_pieces(values, rows::per_task(bias.len()) * bias.len(), |_, values| {
         for row in values.chunks_mut(bias.len()) {
             match has_relu {
@@ -109,17 +110,17 @@ pub(super) fn backward_input(
     dx: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
-    let parts = Parts::from_shape(shape);
+    let sizes = CallSizes::from_shape(shape);
     let dy = dy.values()?;
     let weight = weight.values()?;
     let mut workspace = workspace.write::<f32>()?;
     let mut dx = dx.values_mut()?;
-    let inputs = dx.chunks_mut(parts.images * parts.image);
-    for (dy, dx) in dy.chunks(parts.images * parts.output).zip(inputs) {
-        let rows = dy.len() / parts.channels;
+    let inputs = dx.chunks_mut(sizes.images * sizes.image);
+    for (dy, dx) in dy.chunks(sizes.images * sizes.output).zip(inputs) {
+        let rows = dy.len() / sizes.channels;
         for group in 0..shape.groups {
-            let windows = &mut workspace[..rows * parts.window];
-            gemm(parts.output(dy, group), parts.weight(&weight, group), windows, parts.window, 1.0, false);
+            let windows = &mut workspace[..rows * sizes.window];
+            gemm(sizes.output(dy, group), sizes.weight(&weight, group), windows, sizes.window, 1.0, false);
             fold(shape, group, windows, dx);
         }
     }
@@ -134,22 +135,22 @@ pub(super) fn backward_weight(
     weight: &GradientTarget,
     workspace: &Tensor,
 ) -> Result<()> {
-    let parts = Parts::from_shape(shape);
+    let sizes = CallSizes::from_shape(shape);
     let dy = dy.values()?;
     let x = x.values()?;
     let mut workspace = workspace.write::<f32>()?;
     let mut sum = weight.tensor.values_mut()?;
-    let pieces = x.chunks(parts.images * parts.image).zip(dy.chunks(parts.images * parts.output));
+    let pieces = x.chunks(sizes.images * sizes.image).zip(dy.chunks(sizes.images * sizes.output));
     for (piece, (x, dy)) in pieces.enumerate() {
-        let rows = dy.len() / parts.channels;
+        let rows = dy.len() / sizes.channels;
         for group in 0..shape.groups {
-            let windows = &mut workspace[..rows * parts.window];
+            let windows = &mut workspace[..rows * sizes.window];
             unfold(shape, group, x, windows);
-            let right = MatrixRef::new(windows, rows, parts.window, parts.window);
-            let elements = parts.outputs * parts.window;
+            let right = MatrixRef::new(windows, rows, sizes.window, sizes.window);
+            let elements = sizes.outputs * sizes.window;
             let sum = &mut sum[group * elements..][..elements];
             let adds = weight.accumulate || piece > 0;
-            gemm(parts.output(dy, group).transposed(), right, sum, parts.window, 1.0, adds);
+            gemm(sizes.output(dy, group).transposed(), right, sum, sizes.window, 1.0, adds);
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use device::{Family, Function, Region};
 
 use super::heads::{CHUNK, StateHeads};
 use super::operands::{Gradients, Operands};
-use super::workspace::Parts;
+use super::workspace::WorkspaceSizes;
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
@@ -23,7 +23,7 @@ pub(super) fn forward(
     workspace: &Tensor,
     y_blc: &Tensor,
 ) -> Result<()> {
-    let call = Call { operator, operands, parts: Parts::new(&operands) };
+    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
     let [states, kept, ..] = call.regions(workspace);
     call.entering(state, states, kept)?;
     let Operands { d, bias, documents, .. } = operands;
@@ -43,7 +43,7 @@ pub(super) fn backward_input(
     workspace: &Tensor,
     result: &Gradients,
 ) -> Result<()> {
-    let call = Call { operator, operands, parts: Parts::new(&operands) };
+    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
     let [entering, kept, leaving, parts] = call.regions(workspace);
     call.entering(None, entering, kept)?;
     let Operands { xbc, d, bias, documents, .. } = operands;
@@ -57,7 +57,7 @@ pub(super) fn backward_input(
     launch.launch(call.grid()?, gpu::THREADS)?;
     let launch = xbc.device().kernel(Function::new(&FAMILY, "chunks_back")).write(leaving).read(kept);
     let launch = launch.u32(word(heads)?).u32(word(states * width)?).u32(word(operands.chunks())?);
-    let launch = launch.cost(2 * leaving.bytes as u64, 2 * call.parts.states as u64);
+    let launch = launch.cost(2 * leaving.bytes as u64, 2 * call.elements.states as u64);
     launch.launch(call.elements_grid()?, gpu::THREADS)?;
 
     let launch = call.kernel("gradients", Some(dy_blc)).read(d).read(bias).read(documents);
@@ -70,7 +70,7 @@ pub(super) fn backward_input(
     let kernel = Function::new(&FAMILY, "heads").with_dtype(xbc.dtype());
     let launch = xbc.device().kernel(kernel).read(parts).write(&result.xbc).u32(word(rows)?);
     let launch = launch.u32(word(heads)?).u32(word(groups)?).u32(word(width)?).u32(word(states)?);
-    let launch = launch.cost(parts.bytes as u64, call.parts.heads as u64);
+    let launch = launch.cost(parts.bytes as u64, call.elements.heads as u64);
     let blocks = (rows * 2 * groups * states).div_ceil(gpu::THREADS as usize);
     Ok(launch.launch([word(blocks)?, 1, 1], gpu::THREADS)?)
 }
@@ -93,7 +93,7 @@ pub(super) fn backward_weight(
 struct Call<'a> {
     operator: &'static str,
     operands: Operands<'a>,
-    parts: Parts,
+    elements: WorkspaceSizes,
 }
 
 impl<'a> Call<'a> {
@@ -101,7 +101,7 @@ impl<'a> Call<'a> {
     /// parts of heads; the last two are empty in the forward pass.
     fn regions<'w>(&self, workspace: &'w Tensor) -> [Region<'w>; 4] {
         let whole = workspace.region();
-        let Parts { states, kept, heads } = self.parts;
+        let WorkspaceSizes { states, kept, heads } = self.elements;
         let mut first = 0;
         [states, kept, states, heads].map(|elements| {
             let bytes = (4 * elements).min(whole.bytes - first);
@@ -158,7 +158,7 @@ impl<'a> Call<'a> {
         let launch = launch.write(state).u32(word(slots)?).u32(u32::from(documents.is_some()));
         let launch = launch.u32(word(heads)?).u32(word(rows_of_state * width)?);
         let launch = launch.u32(word(self.operands.chunks())?);
-        let launch = launch.cost(2 * states.bytes as u64, 2 * self.parts.states as u64);
+        let launch = launch.cost(2 * states.bytes as u64, 2 * self.elements.states as u64);
         Ok(launch.launch(self.elements_grid()?, gpu::THREADS)?)
     }
 }
