@@ -187,8 +187,8 @@ impl Tensor {
         Rc::strong_count(&self.storage) == 1
     }
 
-    /// Returns the tensor with its largest magnitude attached, as its producer measured it: u32 words, the
-    /// largest of which has the magnitude's bits. Views do not carry it.
+    /// Attaches the largest magnitude measured by the tensor's producer, as u32 words whose maximum has the
+    /// magnitude's bits. Views do not carry it.
     #[must_use]
     pub fn with_maxima(self, maxima: Option<Tensor>) -> Self {
         Tensor { maxima: maxima.map(Rc::new), ..self }

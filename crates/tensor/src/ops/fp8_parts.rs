@@ -25,7 +25,8 @@ pub(super) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
 );
 
-/// Writes the bits of the largest magnitude of `part` to one of `cells [CELLS]` u32; the others are smaller.
+/// Writes the bits of the largest magnitude of `part` to one of `cells [CELLS]` u32, and smaller values to
+/// the others.
 ///
 /// # Errors
 /// A number of elements that is no multiple of 128, another type.

@@ -63,8 +63,7 @@ pub fn uniform_part(
     from_blocks(target, elements, key_of_name(seed, name), values, make)
 }
 
-/// The kernel that draws values on a GPU, and two numbers: a value is the first plus the second times the
-/// number drawn.
+/// The kernel that draws values on a GPU, and (offset, factor): a value is offset + factor · draw.
 struct Values {
     function: Function,
     numbers: [f32; 2],

@@ -7,7 +7,7 @@ use device::{Category, DType, Device, ReadGuard, Region, Request, WriteGuard};
 use super::scale;
 use crate::{Result, Tensor};
 
-/// Indices of words in the tensor; `kernels/step_state.cuh` defines the same.
+/// Indices of words in the tensor, the same as in `kernels/step_state.cuh`.
 const NORM: usize = 0;
 const CLIP_FACTOR: usize = 1;
 const LEARNING_RATE: usize = 2;
@@ -27,7 +27,7 @@ const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
 /// Maximum number of coefficients of an update.
 pub(crate) const MOST_COEFFICIENTS: usize = 8;
 
-/// Coefficients of one update that all elements share, in the order that its rule defines.
+/// Coefficients of one update, equal for all elements; each rule defines their order.
 pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
 
 /// Scalars of a training step in one device tensor: learning rate, gradient scale, gradient norm and clipping
@@ -102,8 +102,8 @@ impl StepState {
         Ok(())
     }
 
-    /// Sets the fraction of their distance to the weights that the following updates move averages of
-    /// weights: 0 keeps the averages, and 1 copies the weights.
+    /// Sets the fraction by which later updates move averages of weights towards the weights: 0 keeps the
+    /// averages, and 1 copies the weights.
     pub fn set_average_fraction(&self, fraction: f32) -> Result<()> {
         if self.average_fraction.get().to_bits() != fraction.to_bits() {
             self.set(AVERAGE_FRACTION, fraction)?;

@@ -43,7 +43,8 @@ fn cut<T: Copy>(values: &[T], columns: usize, first: usize, count: usize) -> Vec
 
 /// Splits packed rows into queries, keys and values.
 fn split<T: Copy>(values: &[T], size: &Size) -> [Vec<T>; 3] {
-    let (all, [query, key_value, _]) = (size.heads.packed_columns(), size.columns());
+    let all = size.heads.packed_columns();
+    let [query, key_value, _] = size.columns();
     [(0, query), (query, key_value), (query + key_value, key_value)]
         .map(|(first, count)| cut(values, all, first, count))
 }

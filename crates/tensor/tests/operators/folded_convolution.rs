@@ -8,8 +8,8 @@ use crate::support::{Case, devices, read, typed};
 use crate::trial::Trial;
 
 const EPSILON: f32 = 1e-5;
-/// Factor by which the error of a folded result may exceed the error of a convolution followed by a norm. The
-/// first rounds each weight, the second each result of the convolution.
+/// Maximum ratio of a folded result's error to the error of a convolution and a norm. The first rounds each
+/// weight, the second each result of the convolution.
 const CHANCE: f64 = 2.0;
 
 /// Operands of a call, as tensors and in f64.

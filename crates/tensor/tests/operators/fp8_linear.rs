@@ -29,7 +29,8 @@ fn codes(scaled: &Scaled) -> (Vec<f32>, Vec<f32>) {
 
 /// Returns the values of an FP8 matrix: its codes times their factors.
 fn values(scaled: &Scaled) -> Vec<f64> {
-    let ((codes, factors), columns) = (codes(scaled), scaled.values.shape().columns());
+    let (codes, factors) = codes(scaled);
+    let columns = scaled.values.shape().columns();
     let factor = |row: usize| f64::from(factors[if factors.len() == 1 { 0 } else { row }]);
     codes.iter().enumerate().map(|(at, code)| f64::from(*code) * factor(at / columns)).collect()
 }

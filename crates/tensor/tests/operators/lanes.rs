@@ -198,7 +198,8 @@ fn runs_of_classes_have_the_loss_and_gradient_of_all() {
 #[test]
 fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
     for case in devices() {
-        let ([rows, inputs, classes, runs], pieces) = ([7, 40, 136, 2], 2);
+        let [rows, inputs, classes, runs] = [7, 40, 136, 2];
+        let pieces = 2;
         let settings = Settings { scale: 0.5, soft_cap: Some(3.0), pieces };
         let (x, _) = case.operand("x", [rows, inputs]);
         let (targets, _) = targets(&case, rows, classes * runs);

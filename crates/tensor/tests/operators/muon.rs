@@ -10,7 +10,7 @@ use crate::support::{Case, close, devices, half_precision, meta, read, tensor, t
 
 const MOMENTUM: f32 = 0.95;
 const RULE: UpdateRule = UpdateRule::MuonMomentum { momentum: MOMENTUM };
-/// Several chunks, and a partial block.
+/// Number of elements: several chunks, and a partial block.
 const LENGTH: usize = 2 * tensor::ops::norm::CHUNK + 77;
 
 /// Returns the relative distance of `actual` from `expected` in the Euclidean norm.

@@ -91,7 +91,8 @@ fn maxima(trial: &mut Trial<'_>, input: [usize; 4], windows: &Windows) {
 }
 
 fn means(trial: &mut Trial<'_>, input: [usize; 4], windows: &Windows) {
-    let ((x, x_wide), shape) = (trial.operand("x", input), output_shape(input, windows));
+    let (x, x_wide) = trial.operand("x", input);
+    let shape = output_shape(input, windows);
     let (dy, dy_wide) = trial.operand("dy", shape);
     let mut expected = [&dy_wide, &x_wide].map(|like| vec![0.0; like.len()]);
     let [means, gradient] = &mut expected;

@@ -57,7 +57,8 @@ fn of_size(trial: &mut Trial<'_>, batch: usize, time: usize, heads: Heads, packe
     let (key, key_wide) = trial.operand("key", [heads.width]);
     let (dy, dy_wide) = trial.operand("dy", [batch, time, heads.packed_columns()]);
     let weights = Weights { query: &query, key: &key };
-    let (table, (firsts, list)) = (table(trial, heads.width, time), documents(trial, batch, time));
+    let table = table(trial, heads.width, time);
+    let (firsts, list) = documents(trial, batch, time);
     let angles =
         Angles { table: &table, head_width: None, documents: packed.then_some(&firsts), interleaved: false };
     let first = packed.then_some(&list[..]);

@@ -158,7 +158,8 @@ fn a_part_of_each_head_rotates() {
         for ([batch, time, heads, rest, width, head_width], interleaved) in all {
             let what = format!("{width} of {head_width} columns, {interleaved}");
             let columns = heads * head_width + rest;
-            let (table, (firsts, list)) = (table(&case, width, time), documents(&case, batch, time));
+            let table = table(&case, width, time);
+            let (firsts, list) = documents(&case, batch, time);
             let head_width_of_angles = Some(head_width);
             let documents = Some(&firsts);
             let angles = Angles { table: &table, head_width: head_width_of_angles, documents, interleaved };

@@ -197,7 +197,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Compares the second of [`Case::targets`] with the first, rounded.
+    /// Checks that the second of [`Case::targets`] is the first, rounded to its type.
     pub(crate) fn rounded(&mut self, part: &'static str, targets: &[GradientTarget; 2]) {
         if !self.follow(part, &targets[1].tensor) {
             self.is_rounded(&self.what(part), targets);

@@ -1,4 +1,4 @@
-//! Element-wise functions and their derivatives on the host, equal to those of `kernels/activation.cuh`.
+//! Element-wise functions and their derivatives on the host, equal to `kernels/activation.cuh`.
 
 use crate::ops::math::exp;
 

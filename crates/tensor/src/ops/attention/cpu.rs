@@ -165,7 +165,8 @@ fn forward_block(
     }
 }
 
-/// Adds a sink to the maximum and sum of a row. Returns the factor by which the row's output is rescaled.
+/// Adds a sink to the maximum and sum of a row. Returns the factor that rescales the row's output. Returns
+/// the factor by which the row's output is rescaled.
 #[inline(always)]
 fn with_sink(sink: f32, largest: &mut f32, total: &mut f32) -> f32 {
     let before = *largest;
@@ -239,7 +240,7 @@ fn drop_weights(geometry: Geometry, mask: Mask, queries: Block, keys: Block, til
     }
 }
 
-/// Distance between the two positions whose dropout comes from one draw of random words.
+/// Distance between two positions whose dropout uses the same draw of random words.
 const PAIR: usize = 8;
 
 /// Returns the pairs of positions of a block: each pair's index in the sequence, and the block row of its

@@ -101,8 +101,8 @@ pub enum Qkv<T> {
 }
 
 impl<T> Qkv<T> {
-    /// Returns the arrays: packed, one; separate, queries, keys and values; of a piece, queries, then keys
-    /// and values.
+    /// Returns the underlying arrays: one if packed; queries, keys and values if separate; queries, then keys
+    /// with values for a piece.
     pub fn arrays(&self) -> &[T] {
         match self {
             Qkv::Packed(array) => std::slice::from_ref(array),

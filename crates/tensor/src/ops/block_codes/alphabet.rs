@@ -24,7 +24,7 @@ const NF4: [f32; 16] = [
     1.0,
 ];
 
-/// A set of codes, each of which stands for a value.
+/// A set of codes. Each stands for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alphabet {
     /// Four bits: quantiles of a normal distribution, between -1 and 1.

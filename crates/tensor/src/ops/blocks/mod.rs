@@ -91,7 +91,8 @@ fn spread_on_host(packed: &Tensor, matrix: &Tensor, block: Block<'_>, scale: f32
 
 fn gather_on_host(matrix: &Tensor, packed: &GradientTarget, block: Block<'_>, scale: f32) -> Result<()> {
     let Block { index, range, before, width } = block;
-    let (matrix, columns) = (matrix.values()?, matrix.shape().columns());
+    let columns = matrix.shape().columns();
+    let matrix = matrix.values()?;
     let mut target = packed.tensor.values_mut()?;
     for (offset, row) in range.clone().enumerate() {
         let from = &matrix[row * columns + index * width..][..width];

@@ -1,8 +1,8 @@
-//! The arrays of a call beside queries, keys and values.
+//! Optional operands of a cached-attention call besides queries, keys and values.
 
 use crate::Tensor;
 
-/// Arrays that a call reads besides queries, keys and values.
+/// Optional operands of a call besides queries, keys and values.
 #[derive(Clone, Copy)]
 pub(super) struct Arrays<'a> {
     /// Minus the position of each row's token, modulo 2³².

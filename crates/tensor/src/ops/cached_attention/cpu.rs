@@ -127,7 +127,9 @@ fn rotated(
     (table_lk, documents_bl): (&Tensor, &[u32]),
     dtype: DType,
 ) -> Result<Vec<f32>> {
-    let (mut turned, table_lk, width) = (rows.to_vec(), table_lk.values()?, table_lk.shape().columns());
+    let width = table_lk.shape().columns();
+    let table_lk = table_lk.values()?;
+    let mut turned = rows.to_vec();
     let angles = Angles { table: &table_lk, documents: Some(documents_bl), time: 1, width };
     rotate(
         &mut turned,

@@ -83,8 +83,7 @@ struct CopiedHeads {
     first: usize,
     heads: usize,
     width: usize,
-    /// Columns of a row of `qkv`, and how many of them precede these heads. `None`: the kernel for equal
-    /// widths, which needs neither.
+    /// Number of columns in a row of `qkv`, and the column at which these heads begin.
     row: Option<[usize; 2]>,
 }
 

@@ -38,7 +38,8 @@ impl Operands<'_> {
         (position as usize).min(self.width - 1)
     }
 
-    /// Calls `each(index, weight)` with the weight of every channel of `columns` at `lag` rows before.
+    /// Calls `each(index, weight)` with the weight of the input `lag` rows earlier, for each channel of
+    /// `columns`.
     #[inline(always)]
     fn each_weight(&self, columns: &Range<usize>, lag: usize, mut each: impl FnMut(usize, f32)) {
         let weights = &self.weight_ck[columns.start * self.width..columns.end * self.width];

@@ -18,7 +18,7 @@ pub(crate) static FAMILY: Family = family!(
 
 /// Channels of a thread, if they are aligned.
 const VECTOR: usize = 4;
-/// Consecutive rows of a thread in the passes that write a row for each row.
+/// Consecutive rows that a thread computes in passes with one output row per input row.
 const RUN: usize = 16;
 
 pub(super) fn forward(

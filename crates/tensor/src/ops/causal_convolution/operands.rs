@@ -1,4 +1,4 @@
-//! Operands of a causal convolution beside its input.
+//! Operands of a causal convolution besides its input.
 
 use std::ops::RangeInclusive;
 

@@ -38,8 +38,8 @@ impl Operands<'_> {
     }
 }
 
-/// Adds the first `own` of each `columns` elements of `padded` to the target, or overwrites it; rounds once.
-/// Does nothing on Meta.
+/// Adds the first `own` of every `columns` elements of `padded` to the target, or overwrites the target with
+/// them; rounds once. Does nothing on Meta.
 pub(super) fn unpad(
     operator: &'static str,
     padded: &Tensor,

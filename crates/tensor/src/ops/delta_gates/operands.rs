@@ -21,9 +21,9 @@ pub struct Operands<'a> {
 /// Decays and rates, or their gradients.
 #[derive(Clone, Debug)]
 pub struct Gates<T> {
-    /// Of the logarithm of the decays, or of `a`.
+    /// Decay gate: the operand `a`, the logarithm of the decays, or its gradient.
     pub decay: T,
-    /// Of the rates, or of `b`.
+    /// Rate gate: the operand `b`, the rates, or their gradient.
     pub rate: T,
 }
 

@@ -202,8 +202,8 @@ impl<'a> Matmul<'a> {
         launch.u32(self.experts).u32(self.sizes[0]).u32(self.sizes[1])
     }
 
-    /// Returns the division of the work if tokens spread evenly over experts: tiles of each expert's
-    /// rows, or of a gradient's, whose sums run over rows.
+    /// Returns how the work is divided if tokens spread evenly over experts: tiles of each expert's rows, or
+    /// of each expert's gradient if the sum runs over rows.
     fn tiling(&self, tiles: &Tiles, sums_rows: bool) -> Tiling {
         let experts = self.routes.experts().max(1);
         let [outputs, inputs] = self.sizes.map(|size| size as usize);

@@ -34,8 +34,7 @@ fn magnitude(value: f32) -> u32 {
     value.abs().to_bits()
 }
 
-/// Returns the factor by which codes are multiplied to decode them, for a largest magnitude with bits
-/// `largest`.
+/// Returns the factor that decodes codes, for a largest magnitude with bits `largest`.
 pub(crate) fn inverse<F: Fp8>(largest: u32) -> f32 {
     if largest == 0 { 1.0 } else { f32::from_bits(largest.max(TINY)) / F::LARGEST }
 }

@@ -31,7 +31,7 @@ struct Arrays {
     x: Tensor,
     weights: Tensor,
     states: Tensor,
-    /// The rest, of the backward pass.
+    /// Arrays of the backward pass alone.
     rest: Tensor,
 }
 

@@ -1,5 +1,5 @@
-//! The gated delta rule (Yang and others, *Gated Delta Networks*, 2024): linear attention whose state
-//! forgets and corrects itself. With a decay by channel it is the rule of Kimi Delta Attention (2025).
+//! The gated delta rule (Yang and others, *Gated Delta Networks*, 2024): linear attention whose state decays
+//! and is corrected by each token. With a decay by channel it is the rule of Kimi Delta Attention (2025).
 //!
 //! A head has a state S, `[width, value_width]`. Token t, with its normalised query q and key k, value v,
 //! decay α = e^g and rate β, updates it and reads it:

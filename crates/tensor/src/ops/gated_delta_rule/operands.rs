@@ -40,7 +40,7 @@ impl DeltaHeads {
         2 * self.key * self.width + self.output_columns()
     }
 
-    /// Returns the columns of all values, and of the output.
+    /// Returns the number of columns of the values of all heads, which is also the output's.
     #[must_use]
     pub fn output_columns(&self) -> usize {
         self.value * self.value_width

@@ -30,10 +30,10 @@ fn allocate(device: &Device, operator: &'static str, words: usize) -> Result<Ten
     Tensor::empty(device, [words], DType::F32, Request::new(Category::Workspace, operator))
 }
 
-/// The piece of one task on the CPU: results, then the states of its heads, then tiles.
+/// Workspace of one task on the CPU: results, then the states of its heads, then tiles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostTask {
-    /// Elements of the whole piece.
+    /// Size of the task's workspace in f32 elements.
     pub(super) words: usize,
     /// Elements of the results of a key head: gradients of its queries and keys.
     pub(super) shared: usize,
@@ -42,15 +42,15 @@ pub(super) struct HostTask {
 }
 
 impl HostTask {
-    /// Returns the piece of a value head in the forward pass: its output and its state.
+    /// Returns the workspace of a value head in the forward pass: its output and its state.
     pub(super) fn forward(geometry: &Geometry) -> Self {
         let DeltaHeads { width, value_width, .. } = geometry.settings.heads;
         let own = geometry.time * value_width + width * value_width;
         HostTask { words: own + tiles(geometry), shared: 0, own }
     }
 
-    /// Returns the piece of a key head in the backward pass: gradients of its queries, keys and value heads,
-    /// and the states of its value heads at the chunks' beginnings.
+    /// Returns the workspace of a key head in the backward pass: gradients of its queries, keys and value
+    /// heads, and the states of its value heads at the start of each chunk.
     pub(super) fn backward(geometry: &Geometry) -> Self {
         let DeltaHeads { width, value_width, .. } = geometry.settings.heads;
         let channels = geometry.settings.channels();
@@ -64,8 +64,8 @@ impl HostTask {
     }
 }
 
-/// Elements of the tiles of a chunk: queries, keys, values, rates, three forms of decays, two matrices of
-/// pairs of tokens, and corrections.
+/// Returns the elements of a chunk's tiles: queries, keys, values, rates, three forms of decays, two matrices
+/// of pairs of tokens, and corrections.
 fn tiles(geometry: &Geometry) -> usize {
     let DeltaHeads { width, value_width, .. } = geometry.settings.heads;
     let channels = geometry.settings.channels();
@@ -79,7 +79,7 @@ pub(super) struct GpuArrays {
     pub(super) keys: usize,
     /// Sums of decays of all value heads.
     pub(super) decays: usize,
-    /// An array with the columns of values, of all value heads.
+    /// Elements of an array of the values of all value heads.
     pub(super) values: usize,
     /// An array with the columns of keys, of all value heads.
     pub(super) weights: usize,

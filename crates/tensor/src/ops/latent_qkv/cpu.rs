@@ -14,7 +14,8 @@ pub(super) fn forward(operands: [&Tensor; 3], heads: LatentHeads, packed_blc: &T
     let shared_blk = shared_blk.values()?;
     let (queries_blc, keys_values_blc, shared_blk): (&[f32], &[f32], &[f32]) =
         (&queries_blc, &keys_values_blc, &shared_blk);
-    let ([of_queries, of_keys, _], width) = (heads.columns(), heads.width());
+    let [of_queries, of_keys, _] = heads.columns();
+    let width = heads.width();
     each_row(&mut packed_blc.values_mut()?, heads.packed_columns(), |row, out| {
         let (to_queries, rest) = out.split_at_mut(of_queries);
         let (to_keys, to_values) = rest.split_at_mut(key_value * width);
@@ -44,7 +45,8 @@ pub(super) fn backward(dy_blc: &Tensor, heads: LatentHeads, gradients: &[Tensor;
     let columns = heads.packed_columns();
     let width = heads.width();
     let dy_blc: &[f32] = &dy_blc;
-    let ([of_queries, of_keys, _], each) = (heads.columns(), plain + value_width);
+    let [of_queries, of_keys, _] = heads.columns();
+    let each = plain + value_width;
     let keys = |row: usize| &dy_blc[row * columns + of_queries..][..heads.key_value * width];
     let values = |row: usize| &dy_blc[row * columns + of_queries + heads.key_value * width..];
     each_row(&mut gradients[0].values_mut()?, of_queries, |row, out| {

@@ -85,7 +85,7 @@ pub(super) fn join(
     Ok(())
 }
 
-/// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into those of the whole
+/// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into statistics of the whole
 /// vocabulary.
 pub(super) fn merge(parts: &Tensor, targets_t: &Tensor, merged_3t: &Tensor, classes: usize) -> Result<()> {
     let targets_t = targets_t.read::<u32>()?;

@@ -37,7 +37,7 @@ pub(super) fn join(
     Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores_tv.dtype())?)?)
 }
 
-/// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into those of the whole
+/// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into statistics of the whole
 /// vocabulary.
 pub(super) fn merge(
     operator: &'static str,

@@ -159,7 +159,7 @@ fn join(
     Ok(())
 }
 
-/// Operands of a backward pass besides those of the forward pass, and its results.
+/// Operands of a backward pass that the forward pass does not have, and its results.
 struct Gradients<'a> {
     statistics: &'a Statistics,
     settings: &'a Settings,

@@ -1,4 +1,4 @@
-//! Preference losses of pairs of answers, the first of which is preferred: DPO, IPO and ORPO.
+//! Preference losses of pairs of answers (the preferred one first): DPO, IPO and ORPO.
 //!
 //! The operand is the loss −ln p of each target of sequences in pairs: the chosen answer, then the rejected
 //! one. The result is the loss of the pairs with its statistics, and the weight of every row in it, from

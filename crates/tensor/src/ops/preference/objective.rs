@@ -38,7 +38,7 @@ impl Objective {
         matches!(self, Objective::Orpo { .. })
     }
 
-    /// Returns the objective's number in kernels, its β or λ, and ε.
+    /// Returns the objective's id in kernels, its β or λ, and its label smoothing ε.
     pub(super) fn parameters(self) -> (u32, f32, f32) {
         match self {
             Objective::Dpo { beta, label_smoothing } => (0, beta, label_smoothing),

@@ -2,7 +2,7 @@
 
 use crate::Tensor;
 
-/// Number of values of a loss.
+/// Number of values in the result of a preference loss.
 ///
 /// In order: the loss; the share of pairs whose chosen answer has the higher reward; the mean difference of
 /// rewards; the mean rewards of chosen and of rejected answers; the part of the loss that is a mean over

@@ -8,7 +8,7 @@ use crate::ops::math::exp;
 use crate::ops::rows;
 use crate::{Result, Tensor};
 
-/// Number added to the sum of sigmoids by which weights are divided, as in DeepSeek-V3.
+/// Number added to the sum of sigmoids that divides the weights, as in DeepSeek-V3.
 const EPSILON: f32 = 1e-20;
 
 pub(super) fn forward(

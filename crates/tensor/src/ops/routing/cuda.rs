@@ -15,7 +15,7 @@ const ROWS: u32 = gpu::THREADS / WARP;
 
 pub(crate) static FAMILY: Family = family!("routing", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Returns the bytes of the counts by which choices are sorted: one u32 per expert and block of choices.
+/// Returns the bytes of the counts that sort the choices: one u32 per expert and block of choices.
 pub(super) fn workspace_bytes(choices: usize, experts: usize) -> usize {
     choices.div_ceil(gpu::THREADS as usize) * experts * size_of::<u32>()
 }

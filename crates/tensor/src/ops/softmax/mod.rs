@@ -24,7 +24,8 @@ pub fn forward(x: &Tensor) -> Result<Tensor> {
         Backend::Cpu => {
             let columns = x.shape().columns();
             let x = x.values()?;
-            let (x, per_task): (&[f32], _) = (&x, rows::per_task(columns) * columns);
+            let x: &[f32] = &x;
+            let per_task = rows::per_task(columns) * columns;
             for_pieces(&mut y.values_mut()?, per_task, |index, y| {
                 let x = rows::piece(x, index, per_task);
                 simd(|| {

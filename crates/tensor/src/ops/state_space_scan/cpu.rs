@@ -124,7 +124,8 @@ impl<'a> Head<'a> {
         self.columns(t, self.head * width, width)
     }
 
-    /// Returns the index among a row's columns of the head's B; its C is all groups' states later.
+    /// Returns the column of the head's B in a row of `xbc`. The head's C is as many columns later as all
+    /// groups have states.
     pub(super) fn b_column(&self) -> usize {
         let StateHeads { heads, groups, states, .. } = self.scan.heads;
         self.scan.heads.columns() + self.head / (heads / groups) * states

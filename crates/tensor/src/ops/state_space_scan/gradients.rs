@@ -18,7 +18,7 @@ struct HeadGradients {
     weights: Vec<[f32; 3]>,
 }
 
-/// Gradients of one chunk's steps and of their logarithms of decays, and its sum for d.
+/// Gradients of one chunk's time steps and log decays, and the chunk's sum for D.
 struct StepGradients {
     steps: [f32; CHUNK],
     log_decays: [f32; CHUNK],
@@ -95,7 +95,7 @@ impl Head<'_> {
         &dy_blc[(self.first_row + t) * self.scan.heads.columns() + self.head * width..][..width]
     }
 
-    /// Adds the gradients of what the tokens of a chunk give each other.
+    /// Adds the gradients of contributions from tokens of a chunk to later tokens of the same chunk.
     #[inline(always)]
     fn pairs(&self, chunk: &Chunk, dy_blc: &[f32], to: &mut HeadGradients, steps: &mut StepGradients) {
         let StateHeads { width, states, .. } = self.scan.heads;
@@ -121,8 +121,8 @@ impl Head<'_> {
         }
     }
 
-    /// Adds the gradients of what a chunk's tokens read from the state that enters it, and add to the one
-    /// that leaves it.
+    /// Adds the gradients that pass through states: reads of the state that enters the chunk, and additions
+    /// to the state that leaves it.
     #[inline(always)]
     fn through_states(
         &self,

@@ -40,7 +40,7 @@ pub(super) const WIDE: [Padded; 3] = [
 /// variant, f16 after bf16; likewise in [`FAMILY_WIDE`].
 pub(super) const VALUES_WIDTH: u32 = 128;
 const WIDE_VALUES_WIDTH: u32 = WIDE[WIDE.len() - 1].width;
-/// Macro of the variants for values and keys of different widths, which are all general.
+/// Macro that compiles the variants for values and keys of different widths, all with the general kernel.
 const VALUES: Macro = ("VALUES", 1);
 /// Macro of the variants that pad heads.
 const PADDED_HEADS: (&str, u32) = ("PADDED", 1);

@@ -30,7 +30,8 @@ pub(super) struct Block {
     pub(super) shared: u32,
 }
 
-/// Returns the offset of the f16 variants, which follow `count` bf16 variants: `count` for f16, else 0.
+/// Returns the offset of a dtype's kernel variants: `count` for f16, whose variants follow `count` bf16
+/// variants, else 0.
 fn in_f16(dtype: DType, count: usize) -> usize {
     if dtype == DType::F16 { count } else { 0 }
 }

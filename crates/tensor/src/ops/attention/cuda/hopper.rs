@@ -21,14 +21,14 @@ const DROPPED_WIDTHS: usize = 3;
 /// The (query, key) pairs that a variant of the Hopper kernels computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pairs {
-    /// Every query with the keys up to its own position.
+    /// Each query attends to keys up to its own position.
     #[default]
     Causal,
     /// Every query with the keys in its window.
     Windowed,
-    /// The queries of a part of a sequence, each with the keys up to its own position.
+    /// Queries of a piece of a sequence. Each attends to keys up to its own position.
     OfPiece,
-    /// As `Causal`, with dropout of the weights.
+    /// Like `Causal`, with dropout of attention weights.
     Dropped,
 }
 

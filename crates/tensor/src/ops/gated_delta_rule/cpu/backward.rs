@@ -5,22 +5,22 @@ use crate::ops::math::sum2;
 
 /// Tiles of gradients of a chunk, of one value head: `n` tokens, `k` columns of keys, `v` of values.
 pub(super) struct ChunkGradients<'a> {
-    /// Of the output, `[n, v]`.
+    /// Gradient of the output, `[n, v]`.
     pub(super) dy: &'a mut [f32],
-    /// Of the corrections, `[n, v]`; also of the values.
+    /// Gradient of the corrections, and of the values, `[n, v]`.
     pub(super) dx: &'a mut [f32],
-    /// Of the products of keys and of queries, `[n, n]` each.
+    /// Gradients of keys · keysᵀ and queries · keysᵀ, `[n, n]` each.
     dkeys: &'a mut [f32],
     dqueries: &'a mut [f32],
-    /// Of queries, `[n, k]`.
+    /// Gradient of the queries, `[n, k]`.
     pub(super) dq: &'a mut [f32],
-    /// Of keys that correct or read earlier tokens, `[n, k]`.
+    /// Gradient of the keys as they correct or read earlier tokens, `[n, k]`.
     later: &'a mut [f32],
-    /// Of keys that later tokens read, `[n, k]`.
+    /// Gradient of the keys as later tokens read them, `[n, k]`.
     earlier: &'a mut [f32],
-    /// Of the logarithms of the decays, `[n, channels]`.
+    /// Gradient of the logarithms of the decays, `[n, channels]`.
     pub(super) ddecay: &'a mut [f32],
-    /// Of the rates, `[n]`.
+    /// Gradient of the rates, `[n]`.
     pub(super) drate: &'a mut [f32],
     /// Copy of the gradient of the state after the chunk, `[k, v]`.
     after: &'a mut [f32],

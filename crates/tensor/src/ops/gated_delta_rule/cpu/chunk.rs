@@ -143,7 +143,8 @@ impl<'a> Chunk<'a> {
         exp(self.sums[t * self.channels + c] - self.sums[s * self.channels + c])
     }
 
-    /// Returns the decay of channel `c` of a key in `table`, which has a column for all or for each.
+    /// Returns the decay of key channel `c` in `table`, which has one column per channel or one for all
+    /// channels.
     #[inline(always)]
     pub(super) fn channel(&self, table: &[f32], t: usize, c: usize) -> f32 {
         table[t * self.channels + if self.channels == 1 { 0 } else { c }]
