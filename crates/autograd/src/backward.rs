@@ -54,9 +54,9 @@ impl std::fmt::Debug for PendingWeights {
 }
 
 impl Tape {
-    /// Runs backward from a scalar loss, or from the first element of a vector of the loss and its figures.
-    /// The loss's gradient is 1, or the pass's loss scale. Consumes tape and loss. Weight gradients go to
-    /// `sink`; gradients of leaves are returned.
+    /// Runs backward from a loss: a scalar, or the first element of a vector whose other elements are
+    /// metrics. The loss's gradient is 1, or the pass's loss scale. Consumes tape and loss. Weight gradients
+    /// go to `sink`; gradients of leaves are returned.
     ///
     /// # Errors
     /// The loss is not recorded on this tape, or an operator or the sink failed.
@@ -95,7 +95,8 @@ impl Tape {
         seeds: Vec<(Source, Tensor)>,
         root: Option<(u32, Var)>,
     ) -> Result<(LeafGradients, PendingWeights)> {
-        let (device, (pass, _)) = (self.device().clone(), self.shared_pass());
+        let device = self.device().clone();
+        let (pass, _) = self.shared_pass();
         let mut rules = Vec::new();
         let leaves = self.run(seeds, root, &mut Weights::Later(&mut rules))?;
         Ok((leaves, PendingWeights { device, pass, rules }))
@@ -108,7 +109,8 @@ impl Tape {
         weights: &mut Weights<'_>,
     ) -> Result<LeafGradients> {
         let indices = seeds.iter().map(|(output, _)| self.index_of(*output)).collect::<Result<Vec<_>>>()?;
-        let (device, (pass, _)) = (self.device().clone(), self.shared_pass());
+        let device = self.device().clone();
+        let (pass, _) = self.shared_pass();
         let graph = self.graph.take();
         let mut flowing: ValueGradients = Vec::new();
         flowing.resize_with(graph.values as usize, || None);
@@ -138,9 +140,9 @@ impl Tape {
 
 /// Order of the weight halves of rules.
 enum Weights<'a> {
-    /// Each directly after its input half.
+    /// Runs each weight half directly after its input half.
     Now(&'a mut dyn GradientSink, GradientSums),
-    /// Later, in the same order.
+    /// Keeps the weight halves for later, in the same order.
     Later(&'a mut Vec<Later>),
 }
 

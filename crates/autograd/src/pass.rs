@@ -99,7 +99,7 @@ impl LossScale {
 pub enum SequenceState {
     /// Keys and values of attention.
     Attention(Cache),
-    /// The state of a recurrent operator, one of each sequence.
+    /// State of a recurrent operator, one for each sequence.
     Recurrent(Tensor),
 }
 

@@ -21,9 +21,9 @@ use crate::weight::Weight;
 /// may each have a term, with separate matrices.
 #[derive(Clone, Debug)]
 pub struct Adapter {
-    /// The rows of each part's A, `[parts · rank, in]`.
+    /// Matrices A of all parts, stacked: `[parts · rank, in]`.
     pub a: Weight,
-    /// The rows of each part's B, `[rows of all parts, rank]`.
+    /// Matrices B of all parts, stacked: `[rows of all parts, rank]`.
     pub b: Weight,
     /// Columns of the layer's output that each part adds to.
     pub parts: Vec<Range<usize>>,

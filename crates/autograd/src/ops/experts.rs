@@ -28,7 +28,7 @@ const DOWN: usize = 1;
 /// The parameters of all experts.
 #[derive(Clone, Debug)]
 pub struct ExpertWeights {
-    /// By expert, rows of the gate, then rows of up: `[experts · 2 · hidden, in]`.
+    /// Gate and up weights, stacked by expert with the gate's rows first: `[experts · 2 · hidden, in]`.
     pub gate_up: Weight,
     /// Weight of the down layer, `[experts · out, hidden]`.
     pub down: Weight,

@@ -81,7 +81,7 @@ impl Fp8Weight {
         }
     }
 
-    /// Provides layouts whose stored one is current. The transposed one is made at its first use, in
+    /// Stores FP8 layouts of the weight's current values. The transposed one is made at its first use, in
     /// backward.
     pub fn fill(&self, layouts: Quantised) {
         *self.0.layouts.borrow_mut() = Layouts::Stored(layouts);

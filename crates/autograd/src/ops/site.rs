@@ -8,12 +8,12 @@ use crate::tape::Tape;
 /// The numbering of elements of a sharded array.
 #[derive(Clone, Copy, Debug, Default)]
 enum Numbering {
-    /// By their index in the array, which is whole.
+    /// Elements are numbered by their index in the array, which is unsharded.
     #[default]
     Whole,
-    /// By their index in the whole array; the rank holds some of its rows.
+    /// Elements are numbered by their index in the unsharded array. The rank holds some of its rows.
     Rows,
-    /// By their index in a shard; each of so many local shards is a site of its own.
+    /// Elements are numbered by their index in a shard. Each of this many local shards is a separate site.
     Shards(usize),
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct GradientSums {
     /// Number of local pieces.
     pieces: usize,
     tensor_ranks: TensorRanks,
-    /// Group of the ranks with the other pieces.
+    /// Ranks that hold the other pieces of the same sequences.
     context: Option<ProcessGroup>,
     copies: BTreeMap<(UseId, Option<usize>), Copies>,
     uses: BTreeMap<UseId, UseSums>,
@@ -184,7 +184,7 @@ struct BlockSink<'a> {
     sink: &'a mut dyn GradientSink,
     /// Number of shared weights that have a target but no complete gradient.
     open: usize,
-    /// Shared weights with complete gradients that wait for the other open ones.
+    /// Shared weights whose gradients are complete but not delivered, because others are still open.
     ready: Vec<UseId>,
 }
 

@@ -37,7 +37,8 @@ pub struct SequencePiece {
 }
 
 impl Pieces {
-    /// Returns the indices of `all` pieces in the order of dealing: first, last, second, last but one, ….
+    /// Returns piece indices in the order in which pieces are dealt to ranks: first, last, second, last but
+    /// one, ….
     #[must_use]
     pub fn dealt(all: usize) -> Vec<usize> {
         (0..all).map(|index| if index % 2 == 0 { index / 2 } else { all - 1 - index / 2 }).collect()

@@ -101,7 +101,8 @@ impl QueryBlock {
         settings: Settings,
         measures: bool,
     ) -> Result<Vec<Tensor>> {
-        let ([logsumexp, output], operands) = (self.results()?, self.operands(keys_values));
+        let [logsumexp, output] = self.results()?;
+        let operands = self.operands(keys_values);
         let masks = self.masks();
         let backward = ops::attention::backward;
         Ok(backward(gradient, &operands, output, logsumexp, settings, masks, measures)?.into_vec())

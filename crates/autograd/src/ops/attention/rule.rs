@@ -30,7 +30,7 @@ pub struct AttentionRule {
 /// The keys and values that a query block reads.
 #[derive(Debug)]
 pub(super) enum Keys {
-    /// The block's own: its sequences are whole.
+    /// The keys and values of the block itself, which has whole sequences.
     Own {
         /// Number of shards in the batch.
         shards: usize,

@@ -24,13 +24,13 @@ pub struct CrossEntropyRule {
 /// The pass that computes the gradients of the scores.
 #[derive(Debug)]
 pub(super) enum Gradient {
-    /// In forward, together with the loss of whole scores.
+    /// The forward pass, which computes them together with the loss of whole scores.
     InForward {
         loss_scale: Option<LossScale>,
         /// Whether the gradient already includes the loss scale.
         is_scaled: bool,
     },
-    /// In backward, from statistics of the rows over all shards.
+    /// The backward pass, which computes them from statistics of each row over all shards.
     InBackward { shards: ClassShards, targets: Tensor, statistics: Statistics, settings: Settings },
 }
 
