@@ -113,7 +113,7 @@ impl Lora {
         Lora { allows_unmatched: is_of_folder, ..self }
     }
 
-    /// Returns the same adapters for a model whose frozen matrices are stored in `base`'s codes.
+    /// Returns the same adapters for a model whose frozen matrices are stored in the codes `base`.
     #[must_use]
     pub fn beside(self, base: Option<Alphabet>) -> Self {
         Lora { base, ..self }
@@ -228,7 +228,8 @@ impl Lora {
     /// Returns the matrices of a layer's modules, as parts of the layer's matrices. The matrix A of a module
     /// is `[r, inputs]`.
     pub(crate) fn tensors(layer: &str, [r, inputs]: [usize; 2], modules: &[Module]) -> Vec<FolderTensor> {
-        let ([a, b], mut rows) = (Self::names(layer), 0);
+        let [a, b] = Self::names(layer);
+        let mut rows = 0;
         let matrices = |(index, module): (usize, &Module)| {
             let [a_name, b_name] = Self::names(&module.name);
             let whole = |name, parameter: &String, shape: [usize; 2]| {

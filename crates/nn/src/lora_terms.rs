@@ -5,7 +5,7 @@ use system::quoted::shortened;
 use crate::targets::Target;
 
 system::names! {
-    /// Formula of the factor by which an adapter's term is multiplied.
+    /// Formula of an adapter's scale.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum LoraScaling {
         /// `alpha / rank`.
@@ -61,7 +61,7 @@ impl<T: Copy> Patterns<T> {
         texts.iter().map(pattern).collect::<Result<_, _>>().map(Patterns)
     }
 
-    /// Returns the value of a module, if a pattern matches it.
+    /// Returns the value of the first pattern that matches a module, if any.
     pub(crate) fn value(&self, module: &str) -> Option<T> {
         self.0.iter().find(|(target, _)| target.matches(module)).map(|(_, value)| *value)
     }
@@ -85,7 +85,7 @@ impl<T: Copy> Patterns<T> {
 pub(crate) struct Term {
     /// Rank, the number of rows of A and of columns of B.
     pub(crate) r: usize,
-    /// Factor by which the adapter's term is multiplied.
+    /// Scale of the adapter's term.
     pub(crate) scale: f32,
 }
 

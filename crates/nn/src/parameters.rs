@@ -76,8 +76,7 @@ pub struct Use {
     position: (usize, BranchPosition),
 }
 
-/// Position of a gradient within its branch, in the reverse of the order in which backward completes
-/// gradients.
+/// Order of a gradient within its branch: the reverse of the order in which backward completes gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum BranchPosition {
     /// A parameter of all shards, created before the shards' parameters.

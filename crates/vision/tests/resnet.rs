@@ -14,7 +14,7 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/re
 /// Largest relative difference in f32 and in half-precision types, of losses, and of statistics and gradients
 /// relative to a tensor's norm, unless PyTorch's own difference is larger.
 const TOLERANCES: [f64; 2] = [1e-5, 1e-2];
-/// Factor by which sums of many roundings to a half-precision type may differ by chance.
+/// Maximum ratio of differences in sums of many roundings to a half-precision type.
 const CHANCE: f64 = 1.25;
 
 fn golden() -> Value {

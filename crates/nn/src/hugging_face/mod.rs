@@ -45,7 +45,7 @@ pub struct TiedHead {
     pub key: &'static str,
     /// Name of the head's tensor.
     pub head: &'static str,
-    /// Name of the table's tensor.
+    /// Name of the embedding table's tensor.
     pub embedding: &'static str,
     /// Prefix of tensor names, as in [`HuggingFaceModel::prefix`].
     pub prefix: &'static str,

@@ -1,6 +1,6 @@
 //! Families of Hugging Face folders that are not supported: the nearest that is, and what it lacks.
 
-/// Unsupported values of `model_type`, the nearest supported one, and what that one lacks.
+/// Unsupported values of `model_type`, the nearest supported one, and the features missing there.
 const UNSUPPORTED: &[(&[&str], &str, &str)] = &[
     (&["apertus"], "llama", "the activation xIELU without a gate"),
     (&["arcee", "nemotron"], "llama", "a squared ReLU without a gate"),

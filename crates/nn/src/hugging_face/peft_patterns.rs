@@ -29,7 +29,7 @@ fn target(name: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a JSON object with the number of each module for which `value` returns one.
+/// Returns a JSON object from module names to numbers, for the modules for which `value` returns a number.
 pub(super) fn written<'a>(
     modules: impl Iterator<Item = &'a str>,
     value: impl Fn(&str) -> Option<Value>,

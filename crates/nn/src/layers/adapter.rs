@@ -68,7 +68,8 @@ fn matrices(
     style: Option<&ParallelStyle>,
     ([a, b], of_b): ([[usize; 2]; 2], Option<Sharding>),
 ) -> Result<[Weight; 2]> {
-    let ([a_name, b_name], init) = (Lora::names(layer), Init::uniform_fan_in(a[1]));
+    let [a_name, b_name] = Lora::names(layer);
+    let init = Init::uniform_fan_in(a[1]);
     let zero = Init::Constant(0.0);
     Ok(match (style, of_b) {
         (Some(ParallelStyle::Row), _) => {
@@ -176,7 +177,7 @@ impl Layout<'_> {
         self.modules.iter().map(rows).collect()
     }
 
-    /// The parts of B in shards of the outputs: of each module the rows that the shard has of it.
+    /// Returns the sharding of B along the outputs: a shard has its rows of each adapted module.
     fn b(&self, layer: &str, whole: Sharding) -> Result<Sharding> {
         let groups = match self.style {
             Some(ParallelStyle::Column(groups)) if !groups.is_empty() => groups,

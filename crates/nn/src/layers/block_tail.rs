@@ -1,4 +1,4 @@
-//! Parts of a block after its two branches: an embedding of the tokens for this layer, and a factor.
+//! The end of a block after its two branches: adds a per-layer token embedding and multiplies by a scalar.
 
 use autograd::{Tape, Var, ops};
 

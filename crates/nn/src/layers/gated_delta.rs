@@ -132,7 +132,8 @@ impl GatedDelta {
         parameters.create_copied(&name, [heads.value_width], Init::Constant(1.0))
     }
 
-    /// Computes queries, keys and values; gates; rates; and decays of one shard, each before its function.
+    /// Projects the input of one shard to (queries, keys and values), gates, rates and decays, before their
+    /// activations.
     fn project(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<[Var; 4]> {
         let project = |layer: &Linear| layer.forward_shard(tape, shard, x_bld.clone());
         let projected = self.inputs.iter().map(project).collect::<Result<Vec<_>>>()?;
@@ -143,7 +144,7 @@ impl GatedDelta {
         <[Var; 4]>::try_from(parts).map_err(|_| missing())
     }
 
-    /// Separates the parts of each key head, and joins queries, keys and values of all heads.
+    /// Splits the parts of each key head, and joins the queries, keys and values of all heads.
     fn ungroup(&self, tape: &Tape, projected: Vec<Var>) -> Result<Vec<Var>> {
         let DeltaHeads { key, value, width, value_width } = self.settings.heads;
         let group = value / key;
@@ -179,7 +180,7 @@ impl GatedDelta {
     }
 }
 
-/// Returns the error for a layer without one of its parts.
+/// Returns the error for a layer that lacks one of its parts.
 fn missing() -> NnError {
     NnError::Sizes("linear attention lacks a part of its projections or shards".to_owned())
 }

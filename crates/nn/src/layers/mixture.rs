@@ -1,4 +1,4 @@
-//! A mixture of experts: gated feed-forward layers, a few of which a router chooses for each row.
+//! A mixture of experts: a router chooses a few gated feed-forward layers for each row.
 
 use autograd::ops::{self, ExpertWeights, RouterState, RouterWeights};
 use autograd::{Tape, Var, Weight, map};

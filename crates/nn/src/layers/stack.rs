@@ -1,4 +1,4 @@
-//! Layers in sequence, some of which may recompute their activations in backward.
+//! Layers in sequence. Some may recompute their activations in backward.
 
 use std::fmt;
 use std::ops::Range;

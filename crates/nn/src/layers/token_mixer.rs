@@ -14,7 +14,7 @@ pub enum TokenMixer {
     Convolution(Box<ShortConvolution>),
     /// A layer of Mamba-2.
     StateSpace(Box<StateSpace>),
-    /// Attention and a layer of Mamba-2 side by side, with a factor of each.
+    /// Attention and a Mamba-2 layer side by side, each multiplied by a factor.
     Both(Box<(RotaryAttention, StateSpace, [Multiplier; 2])>),
     /// Linear attention by the gated delta rule.
     Delta(Box<GatedDelta>),

@@ -57,8 +57,8 @@ pub(super) fn context_step(context: usize) -> usize {
     if context.is_multiple_of(CONTEXT_STEP) { CONTEXT_STEP } else { 1 }
 }
 
-/// A group of tensors: its name, a factor, and keys whose values multiply the factor to the number of
-/// elements.
+/// A group of tensors: its name, a factor, and keys. The number of elements is the factor times the keys'
+/// values.
 pub type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
 
 /// Rejects sizes whose number of bytes overflows. This is no estimate of memory.
@@ -79,8 +79,8 @@ pub fn check_bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
     Ok(())
 }
 
-/// Refuses a width of base heads without a base width; `keys` and `values` are of the base width and of the
-/// width of its heads.
+/// Refuses a base width of heads without a base width of the model; `keys` and `values` are [base width, base
+/// width of heads].
 pub(super) fn check_base(
     raw: &RawValues,
     keys: [&'static str; 2],

@@ -147,8 +147,8 @@ impl Parameters {
         Some(self.grid.map_or(shard, |grid| self.shards.coordinate(&grid, shard, Axis::Tensor)))
     }
 
-    /// Creates a parameter with one use shared by all shards of a layer, or returns the one that the first
-    /// shard created.
+    /// Creates a parameter with one use shared by all shards of a layer, or returns the parameter that the
+    /// first shard created.
     pub(crate) fn create_copied(
         &mut self,
         name: &str,

@@ -4,7 +4,7 @@ use super::sizes::{LlamaSizes, RopeScaling, some};
 use crate::layers::QkNormSpan;
 
 impl LlamaSizes {
-    /// Returns a model that computes the same, with the scaling by width in the factors of scores.
+    /// Returns an equivalent model whose width scaling is contained in its score factors.
     pub(super) fn in_scales(&self) -> Self {
         let scaling = self.scaling_by_width();
         let scale = scaling.attention_scale(some(self.attention_scale), self.head_width);

@@ -88,7 +88,7 @@ impl LlamaSizes {
         factors(&self.state_scales)
     }
 
-    /// Returns the factors of attention and of state spaces beside each other.
+    /// Returns the factors of attention and of the state space beside it.
     pub(super) fn mixer_factors(&self) -> [f64; 2] {
         factors(&self.mixer_scales)
     }
@@ -133,7 +133,7 @@ impl LlamaSizes {
         Ok(())
     }
 
-    /// Returns what `layer` keeps of each sequence when text is generated.
+    /// Returns the caches that `layer` keeps for each sequence when text is generated.
     pub(super) fn mixer_caches(&self, layer: usize) -> Vec<Vec<LayerCache>> {
         let mut caches = Vec::new();
         if self.attends(layer) {
@@ -172,7 +172,8 @@ impl LlamaSizes {
         (sizes.state_scales, sizes.mixer_scales) = (vec![1.0; 5], vec![1.0; 2]);
     }
 
-    /// Returns the sizes that shards of layers other than attention divide.
+    /// Returns the sizes of sequence mixers other than attention that tensor sharding divides, each with its
+    /// key.
     pub(super) fn divided_mixers(&self) -> Vec<(&'static str, usize)> {
         let mut sizes = Vec::new();
         if self.has_mixer(SequenceMixer::Convolution) {

@@ -37,7 +37,8 @@ impl LlamaSizes {
         of_heads && (!is_joint || self.rotates_neighbours() || self.qk_norm_last)
     }
 
-    /// Returns whether the rotation of queries and keys is of neighbouring columns. Latents have these apart.
+    /// Returns whether the columns that rotate together are neighbours, not half a head apart. Latents have
+    /// these apart.
     pub(super) fn rotates_neighbours(&self) -> bool {
         self.rope_interleaved && self.latent_width == 0
     }

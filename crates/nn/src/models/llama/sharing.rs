@@ -35,7 +35,7 @@ impl LlamaSizes {
         if self.reads_shared(layer) { self.shared_layers_feed_forward } else { self.feed_forward }
     }
 
-    /// Rejects shared keys and values that no layer has, and options that they exclude.
+    /// Rejects layers that share the keys and values of no earlier layer, and options that sharing excludes.
     pub(super) fn check_sharing(&self, raw: &RawValues) -> keys::Result<()> {
         let shared = self.shared_layers;
         if shared == 0 {

@@ -77,7 +77,7 @@ section! {
         /// Number of last layers that have no keys and values of their own, as in Gemma 4: such a layer uses
         /// keys and values of the last layer of its type (with a window or without) before all of them.
         shared_layers: usize = Row::count(0, MOST_LAYERS).default("0");
-        /// Number of values between the two feed-forward layers of the layers of `shared_layers`.
+        /// Number of values between the two feed-forward layers in layers that share keys and values.
         shared_layers_feed_forward: usize = Row::count(1, MOST_EXTENT)
             .derived("`feed_forward`", |raw| {
                 let own = match raw.is_set(LlamaSizes::feed_forward) {
@@ -144,7 +144,7 @@ section! {
         router_scores: ScoreFunction = choice!(ScoreFunction, ScoreFunction::ALL).default("\"softmax\"");
         /// Whether the weights of a token's experts are divided by their sum.
         router_normalised: bool = Row::flag().default("true");
-        /// Least divisor of these weights, as in Ernie 4.5. With 0 there is no bound.
+        /// Least sum by which a token's expert weights are divided, as in Ernie 4.5. 0: no bound.
         router_least_sum: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Multiplier of the weights of a token's experts.
         router_scale: f64 = Row::number(Interval::Positive).default("1.0");

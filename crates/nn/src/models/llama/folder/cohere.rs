@@ -44,7 +44,7 @@ const SCORE_SCALE: FolderOption = FolderOption {
     write: |sizes| vec![("logit_scale", json!(sizes.logit_scale))],
 };
 
-/// An attention window in some layers, which alone rotate queries and keys. Without a window no layer does.
+/// An attention window in some layers; only these layers rotate queries and keys.
 const ROTATED_WINDOWS: FolderOption = FolderOption {
     names: LAYER_TYPES.names,
     read: |config, family| match window_and_types(config, family)? {

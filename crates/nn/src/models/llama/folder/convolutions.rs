@@ -11,7 +11,7 @@ use crate::models::llama::sizes::LlamaSizes;
 /// Name of a layer with a short convolution in a folder.
 const CONVOLUTION: &str = "conv";
 
-/// Layers with short convolutions; the epsilon of norms and the tied head by names of their own.
+/// Layers with short convolutions, and LFM2's own names for the epsilon of norms and the tied head.
 pub(super) const CONVOLUTIONS: FolderOption = FolderOption {
     names: &["layer_types", "full_attn_idxs", "conv_L_cache", "conv_bias"],
     read: |config, _| {
@@ -44,7 +44,7 @@ pub(super) const CONVOLUTIONS: FolderOption = FolderOption {
     },
 };
 
-/// Returns the types of the layers: listed, or convolutions but for the listed layers with attention.
+/// Returns the types of the layers: the listed types, or convolutions except in the listed attention layers.
 fn types(config: &FolderConfig) -> Result<Vec<String>, String> {
     let convolution = SequenceMixer::Convolution.name();
     let Some(types) = config.texts("layer_types")? else {
@@ -64,7 +64,7 @@ fn types(config: &FolderConfig) -> Result<Vec<String>, String> {
     types.into_iter().map(translated).collect()
 }
 
-/// A width of the feed-forward layers that is two thirds of the stated one, times a factor, rounded up.
+/// Width of the feed-forward layers: two thirds of the stated width, times a factor, rounded up.
 pub(super) const ADJUSTED_WIDTH: FolderOption = FolderOption {
     names: &["block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"],
     read: |config, _| {

@@ -193,7 +193,8 @@ fn full_heads(config: &FolderConfig, family: &FolderFamily, are_values: bool) ->
     Ok(full.unwrap_or(usual))
 }
 
-/// Returns the width and number of key and value heads of a layer with settings of its own.
+/// Returns the width and number of key and value heads of a layer, from `own` settings or else the usual
+/// ones.
 fn overridden(own: &FolderConfig, usual: [usize; 2], layer: usize) -> Result<[usize; 2], String> {
     const NAMES: [&str; 2] = ["head_dim", "num_key_value_heads"];
     if let Some((name, _)) = own.entries().find(|(name, _)| !NAMES.contains(name)) {

@@ -6,7 +6,7 @@ use super::family::{FolderOption, Keys};
 use super::rope;
 use crate::models::llama::sizes::LlamaSizes;
 
-/// One set of rotary frequencies; the rotated part of heads may be a number of columns.
+/// Rotary frequencies shared by all layers; the rotated part of a head may be a number of columns.
 pub(super) const ROTARY_DIM: FolderOption = FolderOption {
     names: &[
         "rope_theta",

@@ -2,7 +2,7 @@
 
 use crate::hugging_face::FolderTensor;
 
-/// Modules that a family calls otherwise: the `model_type`, our name and the folder's.
+/// Modules with other names in a family: (`model_type`, our name, the folder's name).
 const RENAMED: &[(&str, &str, &str)] = &[
     ("lfm2", ".input_layernorm.", ".operator_norm."),
     ("lfm2", ".post_attention_layernorm.", ".ffn_norm."),
@@ -30,7 +30,7 @@ pub(super) fn fuses_gate(model_type: &str) -> bool {
     model_type == "granitemoehybrid"
 }
 
-/// Gives tensors the names of a family's folders.
+/// Renames tensors as in a family's folders.
 pub(super) fn rename(tensors: &mut [FolderTensor], model_type: &str) {
     for (_, ours, theirs) in RENAMED.iter().filter(|(name, ..)| *name == model_type) {
         tensors.iter_mut().for_each(|tensor| tensor.name = tensor.name.replace(ours, theirs));

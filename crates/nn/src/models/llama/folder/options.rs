@@ -43,7 +43,7 @@ pub(super) const LAYER_TYPES: FolderOption = FolderOption {
     },
 };
 
-/// An attention window in some layers, which alone rotate queries and keys. Without a window all layers do.
+/// An attention window in some layers; only these layers rotate queries and keys.
 pub(super) const WINDOW_ROPE: FolderOption = FolderOption {
     names: &["sliding_window", "layer_types", "sliding_window_pattern"],
     read: |config, family| {
@@ -302,11 +302,11 @@ pub(super) const NO_CLIP: FolderOption = FolderOption {
     write: |_| Settings::new(),
 };
 
-/// One set of rotary frequencies for all layers.
+/// Rotary frequencies shared by all layers.
 pub(super) const FLAT_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_flat, write: rope::write_flat };
 
-/// One set of rotary frequencies for all layers, which rotate whole heads.
+/// Rotary frequencies shared by all layers, for whole heads.
 pub(super) const WHOLE_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_whole, write: rope::write_flat };
 
@@ -314,15 +314,15 @@ pub(super) const WHOLE_ROPE: FolderOption =
 pub(super) const ALPHA_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_alpha, write: rope::write_flat };
 
-/// One set of rotary frequencies, by default for half of each head.
+/// Rotary frequencies shared by all layers, by default for half of each head.
 pub(super) const HALF_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_half, write: rope::write_flat };
 
-/// One set of rotary frequencies, by default for a quarter of each head.
+/// Rotary frequencies shared by all layers, by default for a quarter of each head.
 pub(super) const QUARTER_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_quarter, write: rope::write_flat };
 
-/// One set of rotary frequencies, and the growth of queries with their position.
+/// Rotary frequencies shared by all layers, and the growth of queries with their position.
 pub(super) const GROWING_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_growing, write: rope::write_growing };
 

@@ -8,7 +8,7 @@ use super::reader::WITH_PARTS;
 use super::tensors::{EMBEDDING, LAYER_EMBEDDINGS, PREFIX};
 use crate::hugging_face::{FolderConfig, HuggingFaceModel, LANGUAGE_PART};
 
-/// Values of `model_type` of models with other parts, each with those of their language models.
+/// `model_type` of models with several parts, each with the `model_type` of its language model.
 pub(super) const WITH_PARTS_TYPES: [(&str, &[&str]); 5] = [
     ("gemma3", &["gemma3_text"]),
     ("gemma4", &["gemma4_text"]),
@@ -17,7 +17,7 @@ pub(super) const WITH_PARTS_TYPES: [(&str, &[&str]); 5] = [
     ("qwen3_5_moe", &["qwen3_5_moe_text"]),
 ];
 
-/// Names in a folder with other parts of tensors that [`HuggingFaceModel`] lists.
+/// Tensors with other names in folders with several parts: (name in [`HuggingFaceModel`], name there).
 const RENAMED: [(&str, &str); 2] = [
     (EMBEDDING, "model.language_model.embed_tokens.weight"),
     (LAYER_EMBEDDINGS, "model.language_model.embed_tokens_per_layer.weight"),
@@ -111,7 +111,7 @@ fn with_sizes(config: FolderConfig, model_type: &str) -> FolderConfig {
     config.with_defaults(&defaults)
 }
 
-/// Returns the model with the names of a folder that has other parts.
+/// Renames a model's tensors as in a folder with several parts.
 pub(super) fn with_parts(mut model: HuggingFaceModel) -> HuggingFaceModel {
     for tensor in &mut model.tensors {
         if let Some(rest) = tensor.name.strip_prefix(PREFIX) {

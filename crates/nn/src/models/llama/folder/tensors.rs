@@ -94,7 +94,7 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     tensors
 }
 
-/// Gives the shared experts the name that folders with a gate of them have.
+/// Renames the shared experts as in folders that also have a gate of them.
 fn rename_shared(tensors: &mut [FolderTensor]) {
     let rename = |tensor: &mut FolderTensor| {
         tensor.name = tensor.name.replace(".shared_experts.", ".shared_expert.");
