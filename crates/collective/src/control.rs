@@ -77,7 +77,7 @@ impl fmt::Debug for Observer {
 /// Longest time between two calls of [`Watch::delay`] while a rank is delayed.
 pub const DELAY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A transport's knowledge of which ranks are alive.
+/// A transport's record of live and failed ranks.
 pub(crate) trait Liveness {
     /// The first failure in the world.
     fn failure(&self) -> Option<Failure>;

@@ -1,5 +1,6 @@
-//! The counted transport: one rank of several, without the others. Nothing is moved, and each rank receives
-//! its own values, so that no decision may depend on them. Calls are logged if the device logs calls.
+//! The counted transport: counts the bytes that one rank would move, without other ranks. Nothing is moved,
+//! and each rank receives its own values, so that no decision may depend on them. Calls are logged if the
+//! device logs calls.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use crate::rank_tree::RankTree;
 use crate::shards::ByteShards;
 use crate::split::SplitGroup;
 
-/// The control channel of one rank without the others.
+/// Control channel of a counted rank, which has no peers.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedControl {
     pub(crate) rank: usize,
@@ -95,7 +96,7 @@ impl CountedWindow {
     }
 }
 
-/// The backend of one rank without the others. Allocates and counts, but moves nothing.
+/// Backend of a counted rank, which has no peers.
 #[derive(Debug)]
 pub(crate) struct CountedBackend {
     rank: usize,

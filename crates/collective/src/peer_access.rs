@@ -194,7 +194,7 @@ impl<E: PeerEngine> PeerWindow<E> {
         whole && has_parts && tree.ranks() == self.ranks
     }
 
-    /// Sums over ranks at each range, all of which must pass [`PeerWindow::divides`].
+    /// Sums over ranks at each range. Every range must pass [`PeerWindow::divides`].
     pub(crate) fn sum(
         &mut self,
         sums: &[(SharedRange, SharedSum<Region<'_>>)],

@@ -139,7 +139,7 @@ const WAITS: [Wait; 3] = [
     },
 ];
 
-/// Returns the errors of calls after the end, all of which must equal the first error.
+/// Returns the errors of calls after the end. All must equal the first error.
 fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveError> {
     let small = buffer(device, 4);
     let all = vec![(0..communicator.world_size()).collect()];

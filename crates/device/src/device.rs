@@ -57,7 +57,7 @@ struct State {
     captures: CaptureState,
 }
 
-/// Parts from which a device is made, besides its memory: a GPU, a pool's owner, and bytes of page tables.
+/// Optional parts of a device besides its memory: a GPU, a pool's owner, and bytes of page tables.
 #[derive(Default)]
 pub(crate) struct Beside {
     cuda: Option<Cuda>,

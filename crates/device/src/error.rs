@@ -29,7 +29,7 @@ pub enum DeviceError {
         #[source]
         source: AllocationError,
     },
-    /// Two overlapping accesses at the same time, at least one of which writes.
+    /// Two overlapping accesses at the same time. At least one writes.
     #[error("bytes {start}..{end} of a buffer cannot be borrowed to {access}: they are in use")]
     Aliased {
         /// Offset of the first byte in the buffer.

@@ -111,8 +111,8 @@ impl AddressLimit {
         }
     }
 
-    /// Returns the bytes that this process has reserved of what the limit covers; `None` if the system does
-    /// not report them.
+    /// Returns the bytes that count against the limit for this process; `None` if the system does not report
+    /// them.
     #[must_use]
     pub fn reserved(self) -> Option<u64> {
         let name = match self.counted {

@@ -24,7 +24,7 @@ pub struct Settings {
     pub large_segment_size: u64,
     /// `max_split_size_mb`, in bytes: blocks of at least this size are not split; `u64::MAX`: no limit.
     pub max_split_size: u64,
-    /// `max_non_split_rounding_mb`, in bytes: maximum by which an unsplit block may exceed the request.
+    /// `max_non_split_rounding_mb`, in bytes: maximum bytes of an unsplit block beyond the request.
     pub max_non_split_rounding: u64,
     /// Fraction of the memory limit above which idle segments are released by age; 0 disables it.
     pub garbage_collection_threshold: f64,

@@ -20,8 +20,8 @@ use crate::split::SplitGroup;
 
 /// Bytes that two ranks exchange in their first connection.
 const MEETING_BYTES: usize = 4;
-/// Offset in the first half of the scratch buffer at which these bytes are received. Sent bytes and barriers
-/// use the bytes below it.
+/// Offset in the first half of the scratch buffer at which [`MEETING_BYTES`] are received. Sent bytes and
+/// barriers use the bytes below it.
 const MEETINGS: usize = 512;
 /// Bytes of a small operand; NCCL uses different algorithms for small and large ones.
 const SMALL_BYTES: usize = 1 << 10;

@@ -290,7 +290,7 @@ impl Shared {
     }
 }
 
-/// A rank's knowledge of which ranks are alive.
+/// A rank's record of live and failed ranks.
 struct ProcessLiveness(Rc<Shared>);
 
 impl Liveness for ProcessLiveness {

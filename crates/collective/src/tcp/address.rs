@@ -17,7 +17,7 @@ const LOOK_UP_AGAIN: Duration = Duration::from_millis(500);
 /// Networks from which a rank can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Only its own host, at this address.
+    /// The rank's own host alone, at this address.
     Host(IpAddr),
     /// Every network.
     Network,

@@ -90,11 +90,11 @@ pub(super) struct Seat {
 /// A message between rank 0 and another rank after the [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// From rank 0: all ranks have arrived, and this is where they listen.
+    /// From rank 0, when all ranks have arrived: the addresses at which they listen.
     Seats(Session, Vec<Seat>),
     /// The job does not start: exit status and reason.
     Refused(u8, String),
-    /// To rank 0: the sender is connected with all others.
+    /// To rank 0: the sender is connected with all other ranks.
     Ready,
     /// From rank 0: all ranks are ready.
     Start,

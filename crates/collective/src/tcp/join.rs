@@ -17,7 +17,7 @@ use crate::tcp::member::{Member, NOTICE, PAUSE};
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// Pause between attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Time by which a rank waits longer than rank 0 for the other ranks.
+/// Extra time that a rank waits for other ranks, beyond rank 0's limit.
 const SLACK: Duration = Duration::from_secs(10);
 
 /// Joins the job at rank 0, and returns the connections to all other ranks in rank order.

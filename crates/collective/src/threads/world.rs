@@ -74,7 +74,7 @@ impl World {
     }
 }
 
-/// A rank's knowledge of which ranks are alive.
+/// A rank's record of live and failed ranks.
 pub(crate) struct ThreadLiveness {
     pub(crate) world: Arc<World>,
     pub(crate) rank: usize,

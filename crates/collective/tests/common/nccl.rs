@@ -15,7 +15,7 @@ const LARGEST: usize = 4;
 /// Timeout of ranks in tests without failures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Kinds of driver allocation, all of which NCCL must support.
+/// Kinds of driver allocation. NCCL must support all.
 pub(crate) const SETTINGS: [&str; 2] = ["", "expandable_segments:True"];
 
 /// Exclusive use of this host's GPUs by one test: kernels that wait for each other need them exclusively.

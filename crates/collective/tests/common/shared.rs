@@ -50,7 +50,7 @@ fn fill<T: Number>(device: &Device, buffer: &Buffer, value_at: impl Fn(usize) ->
     Ok(device.synchronize()?)
 }
 
-/// A range of a buffer, in elements, of which each rank owns a shard.
+/// A range of a buffer, in elements. Each rank owns a shard.
 #[derive(Clone, Copy)]
 struct ShardedRange {
     first: usize,

@@ -38,7 +38,8 @@ impl Gates {
     /// A thread that cannot be started.
     pub(super) fn new(page: SignalPage, stream: sys::CUstream) -> std::io::Result<Self> {
         let page = Arc::new(page);
-        let ((stop, stopped), watched) = (channel::<()>(), Arc::clone(&page));
+        let (stop, stopped) = channel::<()>();
+        let watched = Arc::clone(&page);
         let open_late_ones = move || {
             let mut before = watched.load(0);
             while stopped.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {

@@ -23,7 +23,7 @@ pub(crate) struct NumberedLaunch {
     pub(super) threads: u32,
     pub(super) shared_bytes: u32,
     pub(super) arguments: Vec<Argument>,
-    /// Index among the arguments of the first of the two words, and the words.
+    /// Index of the first of the two numbered words among the arguments, and the words.
     pub(super) numbered: (usize, NumberedWords),
 }
 

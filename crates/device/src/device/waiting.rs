@@ -62,8 +62,8 @@ impl Device {
         LoggedEvent { stream: event.stream, later: recorded.saturating_sub(event.sequence + 1) }
     }
 
-    /// Makes `stream` wait for the event that has as many later events on its stream as `logged` had. Used by
-    /// replays.
+    /// Makes `stream` wait for the event that a replay made in the position of `logged`: as many later events
+    /// are on its stream. Used by replays.
     pub(crate) fn wait_again(&self, stream: StreamKind, logged: LoggedEvent) -> Result<()> {
         // The newest event is later than one that is no longer known.
         let point = match self.captures().recent.find(logged) {

@@ -158,7 +158,8 @@ impl Scaling {
 /// factors of rows and columns.
 impl fmt::Display for MatmulKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([m, n, k], [a, b, out]) = (self.sizes, self.types);
+        let [m, n, k] = self.sizes;
+        let [a, b, out] = self.types;
         let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
         let write = if self.accumulate { "add" } else { "set" };
         let epilogue = self.epilogue.name();

@@ -12,7 +12,7 @@ use crate::peer_access::{PeerEngine, PeerSum, SharedRange, SumKernels};
 /// Amount added to a signal word to end all waits on it.
 const RELEASED: u32 = 1 << 30;
 
-/// Words of host memory that signal a rank's arrival at a meeting of its group.
+/// Words of host memory through which a rank signals that it has reached a synchronization point.
 #[derive(Debug)]
 pub(in crate::nccl) struct Signals {
     pub(super) rank: usize,
