@@ -47,7 +47,8 @@ impl Assignment {
     /// within a group, lanes are dealt in turn. `group` must divide `replicas`.
     #[must_use]
     pub fn in_groups(lanes: usize, replicas: usize, group: usize) -> Self {
-        let (micro_batches_per_lane, is_padded) = (1, false);
+        let micro_batches_per_lane = 1;
+        let is_padded = false;
         Assignment {
             lanes,
             micro_batches_per_lane,

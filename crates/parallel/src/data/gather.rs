@@ -64,7 +64,8 @@ pub fn gather_rows(group: &ProcessGroup, rows: &Tensor, assignment: &Assignment)
 /// [`Axis::Context`], indexed by [`RankGrid::coordinate_over`](collective::RankGrid::coordinate_over) these
 /// axes. Each rank provides its own row.
 pub fn gather_counts(groups: &GridGroups, counts: &Tensor) -> Result<()> {
-    let (grid, [ranks, width]) = (groups.grid(), [counts.shape().rows(), counts.shape().columns()]);
+    let grid = groups.grid();
+    let [ranks, width] = [counts.shape().rows(), counts.shape().columns()];
     let own = grid.coordinate_over(&[Axis::Data, Axis::Context]);
     let along_data = groups.along(Axis::Data)?;
     // 1 if the group spans both axes.
@@ -115,7 +116,7 @@ pub fn broadcast_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()
     })
 }
 
-/// Returns the sends and receives of `rank` by which every rank gets all parts.
+/// Returns the sends and receives of `rank` that give every rank all parts.
 fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<PeerRegion<'_>>) {
     let own = parts.get(rank).map_or(&[][..], Vec::as_slice);
     let mut sends = Vec::new();

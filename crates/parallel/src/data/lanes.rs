@@ -45,7 +45,7 @@ impl Lanes {
             .counted()
     }
 
-    /// Returns the same lanes as a tree of their own, whose sum a library adds to those of other ranks.
+    /// Returns the same lanes as a separate tree, whose sum a library adds to the sums of other ranks.
     pub fn apart(self) -> Result<Self> {
         Lanes { all: self.local(), first: 0, ..self }.counted()
     }
@@ -109,7 +109,7 @@ impl Lanes {
         self.set_of(lane) >= self.sets
     }
 
-    /// Returns the index of the set that accumulates this rank's lane `lane`: the number of subtrees to its
+    /// Returns the index of the gradient set of local lane `lane`: the number of complete subtrees to its
     /// left that wait for their sibling. At least [`Lanes::sets`] if the lane has no set.
     pub fn set_of(&self, lane: usize) -> usize {
         subtrees(self.all, self.run(0..lane)).count()

@@ -1,4 +1,4 @@
-//! Matrices that an update needs whole: each has one owner, which orthogonalises it.
+//! Muon's matrices, which an update needs whole: each has one owner rank, which orthogonalises it.
 //!
 //! Every rank computes the directions of its own shards. For one wave of parameters after another, the shards
 //! of each matrix travel to its owner, and its orthogonalised values back to all ranks that hold parts of it.
@@ -26,13 +26,13 @@ const LEAST_ELEMENTS: usize = 1 << 24;
 /// Number of waves into which larger models are divided.
 const WAVES: usize = 8;
 
-/// The matrices of a rank's stages, with their owners and their ways to them and back.
+/// The matrices of a rank's stages, their owners, and the transfers to and from the owners.
 #[derive(Debug)]
 pub struct MatrixOwners {
     rules: NewtonSchulz,
     waves: Vec<Wave>,
     workspace: Workspace,
-    /// Memory for the matrices of a wave that this rank owns and other ranks, or other shards, hold parts of.
+    /// Memory for matrices that this rank owns and other ranks or shards hold parts of, one wave at a time.
     staging: Tensor,
 }
 
@@ -88,7 +88,7 @@ impl MatrixOwners {
         self.make(own, scatter, world, stored)
     }
 
-    /// Copies what stays on this rank, and exchanges the rest.
+    /// Runs one set of moves: copies parts that stay on this rank, and exchanges the others.
     fn make(
         &self,
         own: usize,

@@ -20,7 +20,7 @@ pub(super) struct Visits {
     kind: WorkKind,
     now: Vec<usize>,
     last: [Vec<usize>; 4],
-    /// Whether the units so far equal those of the last work of this kind.
+    /// Whether the units so far equal the units of the last work of this kind.
     repeats: bool,
 }
 

@@ -10,7 +10,7 @@ use tensor::ops::norm::CHUNK;
 use super::buckets::BucketLayout;
 use super::zero::owned;
 
-/// Weights concatenated in one array, of which each rank owns an equal shard.
+/// Weights concatenated in one array. Each rank owns an equal shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FlatWeights {
     /// Number of elements of the array, a multiple of the ranks.

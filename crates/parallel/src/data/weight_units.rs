@@ -43,7 +43,7 @@ pub struct UnitOptions {
     pub prefetch: usize,
 }
 
-/// The weights of a stage, of which this rank holds a shard.
+/// This rank's shards of a stage's weights.
 #[derive(Clone, Debug)]
 pub struct WeightUnits(Rc<Units>);
 
@@ -140,8 +140,7 @@ impl WeightUnits {
         self.0.codes.cast(group, |parameter| self.part(parameter))
     }
 
-    /// Gathers the units that the last work of a kind used, while other ranks compute and this one has
-    /// nothing to do.
+    /// Gathers the units that the last work of this kind used, on a rank that has nothing to compute.
     pub fn repeat(&self, kind: WorkKind, group: &ProcessGroup) -> Result<()> {
         self.begin(kind, group)?;
         let units = self.0.state.borrow().visits.last(kind);

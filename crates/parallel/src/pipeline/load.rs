@@ -74,8 +74,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns the pairs of activations and kept weight halves held at once that no other pair exceeds in
-    /// both. The maximum of `activations × a + weights × w` is at one of them, for any a and w.
+    /// Returns the maximal (activations, weight halves) pairs held at once: no other pair is at least as
+    /// large in both. For any sizes a and w, `activations × a + weights × w` is largest at one of them.
     pub fn levels(&self) -> Vec<Held> {
         let only =
             |held: &Held| Held { activations: held.activations, weights: held.weights, ..Held::default() };

@@ -1,4 +1,5 @@
-//! The plan of an update of matrices: waves of parameters, the owners of their matrices, and what travels.
+//! The plan of an update of matrices: waves of parameters, the owners of their matrices, and the copies
+//! between ranks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -216,7 +217,7 @@ impl MatrixOf<'_> {
         (range.start < range.end).then_some(range)
     }
 
-    /// Returns the elements `range` of part `part` as memory of the rank that holds them in shard `shard`.
+    /// Returns the memory of elements `range` of part `part` on the rank that holds them in shard `shard`.
     fn direction(&self, part: usize, shard: usize, range: &Range<usize>) -> Storage {
         let local = part % self.local_parts();
         let slot = self.directions[local].unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! The ranks that hold the same stages, by what each holds of them.
+//! The ranks that hold the same pipeline stages, found by the shard of parameters or state that each holds.
 
 use collective::{Axis, RankGrid};
 
@@ -10,7 +10,7 @@ use collective::{Axis, RankGrid};
 pub struct StageRanks {
     /// World ranks of each tensor coordinate, copy by copy, in the order of their shards.
     by_tensor: Vec<Vec<usize>>,
-    /// Number of shards of the state, and so of ranks of a copy at one tensor coordinate.
+    /// Number of shards of the state, which is the number of ranks of a copy at one tensor coordinate.
     shards: usize,
     /// This rank in the world.
     own: usize,
@@ -25,8 +25,7 @@ pub(super) struct Position {
 }
 
 impl StageRanks {
-    /// Lists the ranks. State is divided in `shards` among neighbours along `replica_axes`; 1: every rank
-    /// holds all of it.
+    /// Lists the ranks of `grid` that hold this rank's stages.
     #[must_use]
     pub fn new(grid: &RankGrid, replica_axes: &[Axis], shards: usize) -> Self {
         let has_copies = !replica_axes.contains(&Axis::Context);
@@ -59,7 +58,7 @@ impl StageRanks {
         self.by_tensor.len()
     }
 
-    /// Number of copies of everything.
+    /// Number of copies of the stages' state.
     pub(super) fn copies(&self) -> usize {
         self.by_tensor[0].len() / self.shards
     }

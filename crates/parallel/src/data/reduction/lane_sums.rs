@@ -13,8 +13,7 @@ pub(super) struct LaneSums {
     lanes: Lanes,
     /// Buckets by gradient set.
     sets: Vec<Vec<Tensor>>,
-    /// By bucket, the buffer of a lane without a set, from the bucket's first gradient until it is added to
-    /// the set below.
+    /// By bucket: the buffer of a lane that has no gradient set, until it is added to the previous set.
     transient: Vec<Option<Tensor>>,
     /// The current micro-batch of the step, from 0.
     micro_batch: usize,
@@ -77,8 +76,8 @@ impl LaneSums {
         self.lanes.is_transient(self.lane_of(micro_batch))
     }
 
-    /// Returns the number of sums that a micro-batch completes: 0 if it does not end a lane, otherwise 1 plus
-    /// the number of additions to the sums of earlier lanes.
+    /// Returns the number of sums that a micro-batch completes: 0 within a lane; at its end, 1 plus the
+    /// number of additions to earlier lanes' sums.
     pub(super) fn folds(&self, micro_batch: usize) -> usize {
         match self.accumulates(micro_batch + 1) {
             true => 0,

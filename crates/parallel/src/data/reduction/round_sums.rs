@@ -40,8 +40,7 @@ pub(super) struct RoundSums {
     buffers: BucketBuffers,
     /// Workspace for one shard from every rank.
     scratch: Tensor,
-    /// By set and bucket, shards of sums that wait for their right sibling. At the end, the first set holds
-    /// the step's sums.
+    /// By set and bucket: shards of sums that wait for their right sibling in the tree.
     sets: Vec<Vec<Tensor>>,
     /// Sums over groups, if there are several.
     groups: Option<GroupSums>,
@@ -69,7 +68,8 @@ impl RoundSums {
     /// Allocates the buffers for buckets of `elements` gradients each.
     pub(super) fn new(device: &Device, elements: &[usize], options: ReductionOptions) -> Result<Self> {
         let rounds = LaneRounds::new(options.assignment, options.rank, options.reduction);
-        let ((owners, _), dtype) = (options.owners(), options.dtype);
+        let (owners, _) = options.owners();
+        let dtype = options.dtype;
         let request = Request::new(Category::Gradient, "gradient_shard");
         let part = |elements: &usize| Tensor::zeros(device, [elements / owners], dtype, request);
         let set = |_| elements.iter().map(part).collect::<tensor::Result<Vec<_>>>();

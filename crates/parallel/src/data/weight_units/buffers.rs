@@ -30,7 +30,7 @@ pub(super) struct UnitBuffers {
     buffers: Vec<[Option<Tensor>; KINDS]>,
     /// By unit and array: kind, first element in the buffer, and number of elements.
     arrays: Vec<Vec<(usize, usize, usize)>>,
-    /// By parameter, the transposed codes.
+    /// Transposed FP8 codes of each parameter, if it has any.
     turned: Vec<Option<Tensor>>,
     /// By unit, FP8 copies to cast from gathered weights.
     copies: Vec<Vec<(Fp8Weight, Quantised)>>,

@@ -51,7 +51,7 @@ pub(super) struct Repetition {
     pub(super) actions: usize,
     /// Number of micro-batches of each affected stage.
     pub(super) micro_batches: usize,
-    /// One action of each affected stage.
+    /// One action for each affected stage.
     pub(super) stages: Vec<Action>,
     pub(super) totals: Skipped,
     /// Range of one period's calls in the device's log, and the number of repetitions.

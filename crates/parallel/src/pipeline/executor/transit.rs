@@ -55,7 +55,7 @@ pub(super) struct Outgoing {
 #[derive(Debug)]
 pub(super) enum Root {
     Loss(Var),
-    /// The output of a stage other than the last; its tensor may already be freed.
+    /// The output of a stage other than the last. Its tensor may already be freed.
     Output(Source),
 }
 

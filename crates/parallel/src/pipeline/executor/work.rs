@@ -29,7 +29,7 @@ impl Work {
         }
     }
 
-    /// Factor of the losses.
+    /// Returns the factor of the losses before backward.
     pub(super) fn scale(self) -> f32 {
         match self {
             Work::Step { scale, .. } | Work::Repetition { scale } => scale,

@@ -260,7 +260,8 @@ fn shade(kind: ActionKind, white: f64) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// Returns the fraction of white for a rank's stage `chunk`: 0 for its first stage, most for its last.
+/// Returns the fraction of white in the colour of a rank's stage `chunk`: 0 for its first stage, most for its
+/// last.
 fn lightness(chunk: usize, chunks: usize) -> f64 {
     if chunks < 2 { 0.0 } else { 0.62 * chunk as f64 / (chunks - 1) as f64 }
 }

@@ -1,4 +1,4 @@
-//! The rounds of lanes run in turn, and the tree in which they are added.
+//! Rounds: a rank with several lanes runs them one after another, and a tree adds their sums.
 
 use std::ops::Range;
 
