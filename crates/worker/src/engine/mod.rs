@@ -72,7 +72,8 @@ impl Engine {
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
         }
-        let (setup, reference) = (setup.clone(), setup.reference.clone());
+        let setup = setup.clone();
+        let reference = setup.reference.clone();
         let has_peers = false;
         let pixels = None;
         let offload = None;

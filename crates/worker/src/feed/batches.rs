@@ -43,7 +43,7 @@ impl MicroBatches {
             Some(SchedulePass { data, numbers, order: Rc::clone(order), loaded: 0, shift: 0 });
     }
 
-    /// Begins the next pass, whose micro-batches follow those of the last one.
+    /// Begins the next pass, whose micro-batch numbers continue after the last pass.
     pub(crate) fn follow(&self, numbers: Numbers) {
         if let Some(pass) = &mut *self.0.borrow_mut() {
             (pass.numbers, pass.loaded, pass.shift) = (numbers, 0, 0);

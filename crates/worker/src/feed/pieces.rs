@@ -13,11 +13,11 @@ use crate::feed::arrays::upload;
 /// The sequence shards that a rank computes.
 #[derive(Clone, Debug)]
 pub(crate) struct ContextPieces {
-    /// Number of shards per sequence.
+    /// Number of shards of each sequence, on all ranks.
     all: usize,
     /// Indices of this rank's shards, in the order in which they are computed.
     here: Vec<usize>,
-    /// Whether gradients and losses of context ranks are added in the same tree as those of lanes.
+    /// Whether gradients and losses of context ranks are added in the same tree as lanes.
     joins_lanes: bool,
 }
 

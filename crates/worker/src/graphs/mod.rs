@@ -46,12 +46,12 @@ pub struct StepGraphs {
     logged: Option<String>,
 }
 
-/// Way in which a step enqueues its work.
+/// How a step enqueues its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepMode {
-    /// Makes its calls one by one.
+    /// Makes each device call.
     Plain,
-    /// Makes its calls one by one while they are captured in CUDA graphs.
+    /// Makes each device call, and captures the calls in CUDA graphs.
     Recorded,
     /// Launches the captured graphs again.
     Replayed,

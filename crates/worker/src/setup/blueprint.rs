@@ -267,7 +267,7 @@ impl Blueprint {
         self.first_gradients[index] + self.part(index, grid)
     }
 
-    /// Returns the index, among all shards of parameter `index`, of the one that a rank of `grid` holds.
+    /// Returns the index of the shard of parameter `index` that a rank of `grid` holds, among all its shards.
     pub fn part(&self, index: usize, grid: &RankGrid) -> usize {
         self.parameters[index].sharding.part(|axis| self.coordinate(index, grid, axis))
     }
@@ -333,7 +333,7 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &
     }
 }
 
-/// Index of each entry, by name and shard.
+/// Index of each entry in `parameters`, by name and shard.
 type ByName = BTreeMap<String, BTreeMap<usize, usize>>;
 
 /// Groups the entries by whole parameter, in the order of their first shards.

@@ -89,7 +89,8 @@ impl Setup {
         let capability = placement.description().compute_capability;
         let is_old = placement.description().kind == Kind::Cuda && capability < (8, 0);
         if is_old && config.precision.compute == DType::Bf16 {
-            let (origin, (major, minor)) = (config.origins.find("precision.compute"), capability);
+            let origin = config.origins.find("precision.compute");
+            let (major, minor) = capability;
             let text = format!(
                 "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one \
                  has {major}.{minor}: use \"f16\""

@@ -87,7 +87,7 @@ pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     }
 }
 
-/// The norm of the whole model's gradient, of which a rank may hold only a part.
+/// The norm of the whole model's gradient. A rank may hold only a part of the gradient.
 #[derive(Debug)]
 pub struct ModelNorm {
     /// Computes the norm and the scale for clipping.

@@ -115,8 +115,8 @@ impl ParameterOptim {
         }
     }
 
-    /// Returns whether one launch may update this parameter and another one of `other`. Weight decay is
-    /// switched off parameter by parameter.
+    /// Returns whether one launch may update this parameter together with `other`, which may differ in weight
+    /// decay.
     pub fn is_updated_with(&self, other: &Self) -> bool {
         (self.rule, self.rate_factor, self.states) == (other.rule, other.rate_factor, other.states)
     }
@@ -166,7 +166,7 @@ pub fn group_names(config: &RunConfig) -> Vec<String> {
 pub struct ReportedGroups {
     /// Names of the groups, in the order of their indices.
     pub names: Vec<String>,
-    /// Number of elements, and index in `names` of the group, of each entry of
+    /// (number of elements, index of the group in `names`) of each entry of
     /// [`Blueprint::gradient_sizes`](crate::setup::blueprint::Blueprint::gradient_sizes).
     pub parameters: Vec<(usize, u32)>,
 }

@@ -8,8 +8,8 @@ use crate::state::{Array, PIECE, Source};
 use crate::worker::Worker;
 
 impl Array {
-    /// Gathers the bytes of all elements in `whole` on rank 0; other ranks ignore `whole`. Every rank must
-    /// call this with the same arrays in the same order.
+    /// Gathers all bytes of an array in `whole` on rank 0; other ranks ignore `whole`. Every rank must call
+    /// this with the same arrays in the same order.
     pub fn bring(&self, worker: &mut Worker, whole: &mut [u8]) -> Result<()> {
         let rank = worker.grid().rank();
         for lane in 0..self.own.len() {

@@ -188,7 +188,8 @@ fn sources(
 
 /// Returns a parameter's compute weights; a rank holds its shards `parts`.
 fn weight(worker: &Worker, parts: &[usize]) -> Result<Array> {
-    let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
+    let entry = &worker.blueprint().parameters[parts[0]];
+    let (stage, _) = holder(worker, parts[0]);
     let sharding = &entry.sharding;
     let layout = worker.blueprint().weights(stage);
     let all = 0..sharding.shape().elements();
@@ -229,7 +230,8 @@ pub(crate) fn part_runs(
 
 /// Returns a state array that the optimizer keeps for a parameter; a rank holds its shards `parts`.
 fn array(worker: &Worker, parts: &[usize], state: StateArray, tensors: &StateTensors) -> Result<Array> {
-    let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
+    let entry = &worker.blueprint().parameters[parts[0]];
+    let (stage, _) = holder(worker, parts[0]);
     let shards = worker.blueprint().shards(stage);
     let sharding = &entry.sharding;
     let range = |replica, parameter| shards.range(replica, parameter);

@@ -39,12 +39,12 @@ pub(crate) struct Passes<'a, 'f> {
 }
 
 impl Passes<'_, '_> {
-    /// Evaluates a range of micro-batches, call by call.
+    /// Evaluates a range of micro-batches without a CUDA graph.
     fn make(&mut self, micro_batches: Range<usize>) -> Result<Skipped> {
         self.executor.validate(self.models.clone(), self.groups, micro_batches, self.feed)
     }
 
-    /// Evaluates one micro-batch, call by call.
+    /// Evaluates one micro-batch without a CUDA graph.
     fn one(&mut self, micro_batch: usize) -> Result<Skipped> {
         self.make(micro_batch..micro_batch + 1)
     }

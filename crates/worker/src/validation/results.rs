@@ -30,8 +30,8 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Converts evaluated micro-batches. `has_figures`: whether losses come with preference figures;
-    /// `targets`: number of targets in each.
+    /// Converts evaluated micro-batches. `has_figures`: whether losses come with preference metrics;
+    /// `targets`: number of targets in each micro-batch.
     pub(crate) fn new(evaluated: Evaluated, has_figures: bool, targets: Option<Vec<u32>>) -> Self {
         let Evaluated { values, counts } = evaluated;
         let first = |values: &Vec<f32>| values.first().copied().unwrap_or(f32::NAN);

@@ -26,8 +26,8 @@ impl Worker {
         Ok(losses)
     }
 
-    /// Makes this rank's passes compute with other values of the weights, and gathers them. Every rank must
-    /// call this.
+    /// Makes this rank's passes compute with the weights or with their averages, and gathers these values.
+    /// Every rank must call this.
     fn compute_with(&mut self, values: ComputeValues) -> Result<()> {
         self.await_snapshot()?;
         // Another rank may still read this rank's shards.

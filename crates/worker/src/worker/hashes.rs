@@ -42,8 +42,8 @@ impl Worker {
             let Some((index, _)) = self.engine.setup.blueprint.find(stage, owned.parameter) else { continue };
             number = if last.replace((stage, index)) == Some((stage, index)) { number + 1 } else { 0 };
             let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
-            let of = weight.map_or(String::new(), |_| self.part_name(index));
-            let named = (self.array_order(index, number), state.array.name.as_str(), of.as_str());
+            let parameter = weight.map_or(String::new(), |_| self.part_name(index));
+            let named = (self.array_order(index, number), state.array.name.as_str(), parameter.as_str());
             let start = state.array.range(owned.shard.range.clone()).start;
             hashes.array(Section::OptimizerState, named, start, state.tensor)?;
         }

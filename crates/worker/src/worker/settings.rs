@@ -1,4 +1,4 @@
-//! Settings of a training step's passes, and the counts by which its losses are divided.
+//! Settings of a training step's passes, and the counts that divide its losses.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -34,7 +34,7 @@ impl Worker {
         self.update.norm.norm.skip_above(norm);
     }
 
-    /// Computes the norm of the whole model's gradient, by which the update scales gradients.
+    /// Computes the norm of the whole model's gradient, with which the update scales gradients.
     pub(super) fn clip_gradients(&mut self) -> Result<()> {
         let ModelNorm { norm, parts, counts, .. } = &*self.update.norm;
         let Some(parts) = parts else { return Ok(norm.measure(&self.stages.gradients)?) };
@@ -63,7 +63,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Updates matrices that are orthogonalised, each by its owner.
+    /// Updates the matrices that Muon orthogonalises, each on its owner.
     fn update_matrices(&self) -> Result<()> {
         let Update { optimizer, matrices, norm, .. } = &self.update;
         let world = self.engine.groups.world();
