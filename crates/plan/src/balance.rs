@@ -38,8 +38,8 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Returns the distribution; `None` if all ranks run equally many lanes and each rank's lanes are one
-    /// subtree.
+    /// Returns the distribution of lanes; `None` if all ranks run equally many lanes and each rank's lanes
+    /// are one subtree.
     pub(crate) fn from_setup(setup: &Setup) -> Result<Option<Self>> {
         let runs = setup.config.training_assignment();
         let ranks = runs.replicas();

@@ -54,10 +54,10 @@ const TYPICAL: [(&str, f64); 16] = [
 const TYPICAL_MATMUL: f64 = 1.17;
 /// Typical ratio of a convolution's time to the model.
 const TYPICAL_CONVOLUTION: f64 = 1.6;
-/// Waves of units for which the last units of attention keep some multiprocessors waiting. The units of a
-/// causal kernel differ in size. Hopper's kernels have equal units, which are counted.
+/// Length of an attention kernel's tail, in waves of units, during which some multiprocessors are idle. The
+/// units of a causal kernel differ in size. Hopper's kernels have equal units, which are counted.
 const TAIL_WAVES: f64 = 1.6;
-/// One multiprocessor alone reaches this multiple of its share of the memory's rate.
+/// Memory rate of a multiprocessor that works alone, as a multiple of its share of the device's rate.
 const ALONE: f64 = 2.0;
 
 /// Speed of compute, as a fraction of its full rate, while gradients are summed over ranks. The sums occupy

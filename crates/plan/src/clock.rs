@@ -21,7 +21,7 @@ pub(crate) use streams::{ClockParts, Idle};
 /// Number of simulated steps. Only the last is measured: by then every step overlaps with the next one's
 /// calls.
 const STEPS: usize = 3;
-/// Number of steps by which the host may be ahead of the device; it reads a step's loss after enqueuing the
+/// Maximum number of steps that the host is ahead of the device; it reads a step's loss after enqueuing the
 /// next step.
 const AHEAD: usize = 2;
 /// Maximum number of calls in a step, over all ranks, if several ranks are simulated.

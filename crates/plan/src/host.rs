@@ -27,7 +27,7 @@ const RANK: u64 = 2 << 20;
 const MPI: u64 = 11 << 20;
 /// Maximum bytes of packed matmul operands that a thread keeps.
 const PACKED: u64 = 3 << 19;
-/// Maximum number of threads that a run starts, besides those of its ranks.
+/// Maximum number of threads that a run starts besides its ranks' threads.
 const THREADS: u64 = 2;
 const THREADS_OF_RANK: u64 = 6;
 /// Bytes needed to compress a rank's traces.
@@ -37,7 +37,7 @@ const PROGRAM: &str = "the program";
 const PLAN: &str = "the plan";
 const COPY: &str = "the copy for checkpoints";
 const ADDRESSES: &str = "addresses of threads and files";
-/// Name of the part that holds offloaded tensors.
+/// Name of the entry for offloaded tensors.
 const OFFLOADED: &str = "host pools";
 
 /// How a run's ranks are executed; the host memory of a process depends on it.

@@ -34,7 +34,7 @@ const DESCRIPTIONS: [(&str, &str); 14] = [
 ];
 /// Words of model names that file names omit.
 const MAKER: [&str; 3] = ["nvidia", "geforce", "tesla"];
-/// Size of the allocator's segments, of which the driver's granularity must be a divisor.
+/// Size of the allocator's segments, a multiple of the driver's granularity.
 const SEGMENTS: u64 = 2 << 20;
 /// Maximum device memory in bytes: above any real device, and small enough that sums do not overflow.
 pub(crate) const MOST_BYTES: u64 = 1 << 56;
@@ -64,7 +64,7 @@ pub struct PlanDevice {
     /// Versions of the compute libraries.
     #[serde(default)]
     pub libraries: String,
-    /// Keys above whose values were not measured on such a device.
+    /// Names of the fields above that were assumed, not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
     /// Device memory that a run uses outside its allocator.
@@ -346,7 +346,7 @@ impl PlanDevice {
         }
     }
 
-    /// Returns the device's rates, or those of the default device, and the keys not measured on such a
+    /// Returns the rates of the device, or else of the default device, and the keys not measured on such a
     /// device. Network rates are the device's or assumed.
     pub(crate) fn rates_or_shipped(&self) -> Result<(DeviceRates, Vec<String>)> {
         let network = self.network.clone().unwrap_or(Network::ASSUMED);

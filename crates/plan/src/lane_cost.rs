@@ -33,8 +33,8 @@ pub struct LaneCost {
 }
 
 impl LaneCost {
-    /// Returns the cost on the rank of `plan`; `None` if one set suffices or gradients are sharded (see
-    /// [`WholeGradients`](crate::WholeGradients)).
+    /// Returns the memory that lanes cost the rank of `plan`; `None` if one gradient set suffices or
+    /// gradients are sharded (see [`WholeGradients`](crate::WholeGradients)).
     pub(crate) fn from_plan(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let RunConfig { parallel, train, .. } = &*setup.config;
         if parallel.shards_gradients() {

@@ -18,7 +18,7 @@ pub struct Overhead {
     pub warm_up: u64,
     /// Bytes of connections to other ranks; 0 for a single rank.
     pub communicators: u64,
-    /// Keys above whose values were not measured on such a device.
+    /// Names of the fields above that were assumed, not measured on such a device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
 }

@@ -89,7 +89,7 @@ pub(crate) fn plan_recording(setup: &Setup, rank: usize, events: usize) -> Resul
 /// A plan, and the input of the next round.
 struct Round {
     plan: Plan,
-    /// Segments that the rank holds at the end.
+    /// Segments that the rank holds at the end of the plan.
     taken: Vec<Preallocation>,
     /// Whether the rank requests memory from the driver after the start.
     requests_later: bool,
@@ -164,7 +164,7 @@ const REPEATS_FROM_OF_ALL: u64 = 1 << 18;
 /// Maximum allocations of all roles of a pipeline together, which take about two seconds on two cores.
 const MOST_ALLOCATIONS: u64 = 1 << 22;
 
-/// Maximum number of distinct pipelines, such as with other shards, that multiplies [`MOST_ALLOCATIONS`].
+/// Maximum number of distinct pipelines, which differ in their shards. Multiplies [`MOST_ALLOCATIONS`].
 const MOST_PIPELINES: u64 = 4;
 
 /// Returns the work allowed for each of `roles` roles in pipelines of `stages` ranks.
@@ -184,8 +184,8 @@ pub(crate) struct Role {
     validations: usize,
     /// Number of micro-batches that the reference model scores before the first step.
     scored: usize,
-    /// Number of micro-batches of a step, of gradient sets, and of parts of the sum over ranks; then the
-    /// lanes without a gradient set.
+    /// Numbers of micro-batches in a step, of gradient sets, and of parts of the sum over ranks, followed by
+    /// the lanes without a gradient set.
     lanes: (usize, usize, usize, Vec<usize>),
     /// Elements of each of the rank's shards, if state is sharded.
     shards: Vec<usize>,

@@ -29,11 +29,11 @@ pub struct DeviceRates {
     /// Seconds of an empty kernel, including the gap before the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seconds: Option<f64>,
-    /// Host seconds per CUDA graph of a replayed step, of which each section and each communication call
+    /// Host seconds to begin one CUDA graph in a replayed step. Each section and each communication call
     /// begins one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph_seconds: Option<f64>,
-    /// Seconds by which a call starts sooner within a CUDA graph than without; `None` means 0.
+    /// Seconds that a CUDA graph saves before the start of a call; `None` means 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph_gain_seconds: Option<f64>,
     /// Bytes per second of copies between a device and pinned memory, in each direction while both are in
@@ -46,7 +46,7 @@ pub struct DeviceRates {
     /// Seconds of the shortest message between hosts; key `seconds` of `[network]`.
     #[serde(skip)]
     pub network_seconds: Option<f64>,
-    /// Keys above whose values were not measured on such a device.
+    /// Names of the fields above that were assumed, not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
 }

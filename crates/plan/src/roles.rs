@@ -99,7 +99,7 @@ pub(crate) fn count_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&skipping(&imitation(setup)?), |setup, rank| plan_recording(setup, rank, 0))
 }
 
-/// Makes plans of `setup` skip all repeated micro-batches; they cannot be compared with a run.
+/// Makes plans of `setup` skip all repeated micro-batches, so that they cannot be compared with a run.
 pub(crate) fn skipping(setup: &Setup) -> Setup {
     let work = PlanWork { skips_from: 0, ..work_of_each(1, 1) };
     Setup { plan_work: Some(work), ..setup.clone() }

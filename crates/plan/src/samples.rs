@@ -214,8 +214,8 @@ impl Samples {
         (weights > 0.0).then(|| (sum / weights).exp())
     }
 
-    /// Returns samples whose ratios hold for a kind: a matmul's class or, of kernels, the kind, or else
-    /// without dropout, of other variants, or of the other half type.
+    /// Returns samples whose measured ratios apply to a kind: for a matmul, its class; for a kernel, the kind
+    /// itself or else related variants (without dropout, another variant, the other half type).
     fn alike(&self, kind: &str) -> Vec<Alike<'_>> {
         let samples = |kind: &str| self.by_kind.get(kind).map(Vec::as_slice);
         if let Some(matmul) = MatmulKind::parse(kind) {
@@ -244,7 +244,7 @@ impl Samples {
     }
 }
 
-/// Samples of a kind whose ratios hold for another kind.
+/// Samples of one kind whose measured ratios apply to another kind.
 struct Alike<'a> {
     samples: &'a [Sample],
     /// Squared doublings of a size that the difference between the kinds amounts to.
@@ -274,21 +274,22 @@ fn other_half(kind: &str) -> String {
     }
 }
 
-/// A kind of matmuls in parts. Ratios of related kinds differ little.
+/// The components of a matmul kind's name.
 #[derive(Clone, Debug)]
 struct MatmulKind {
     kind: String,
-    /// Parts that related kinds share: layout, tensor cores and alignment.
+    /// Components that related kinds share: layout, tensor cores and alignment.
     class: String,
     dtypes: String,
     operation: String,
     epilogue: String,
-    /// Remaining parts.
+    /// Other components of the name.
     rest: String,
 }
 
 impl MatmulKind {
-    /// Squared doublings of a size that another dtype, operation or epilogue amounts to, and another rest.
+    /// Distance between kinds, as squared doublings of a size, if dtype, operation or epilogue differ, and if
+    /// the other components differ.
     const DIFFERENCE: f64 = 1.0;
     const DIFFERENCE_OF_REST: f64 = 9.0;
 

@@ -13,7 +13,7 @@ use crate::plan::work_of_each;
 /// reuse.
 const EARLIER_STEPS: u64 = 1;
 
-/// Returns the setup on a Meta device that imitates GPUs in hosts like those of `device`. They can access
+/// Returns the setup on a Meta device that imitates GPUs, in hosts as large as `device`'s. They can access
 /// each other's memory if such GPUs are usually connected by NVLink. Memory does not depend on it.
 #[must_use]
 pub fn with_peers(setup: &Setup, device: &PlanDevice) -> Setup {

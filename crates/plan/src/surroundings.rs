@@ -16,7 +16,7 @@ pub struct Network {
     /// Seconds of the shortest message; `None` for the assumed value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// Keys above whose values were not measured.
+    /// Names of the fields above that were assumed, not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
 }

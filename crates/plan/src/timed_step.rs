@@ -139,7 +139,7 @@ impl TimedStep {
     }
 }
 
-/// Adds waits for stages that share one GPU: a step takes at least as long as all stages' work together.
+/// Adds waits of stages that share a GPU: a step takes at least the sum of all stages' work.
 fn wait_for_gpu(parts: &mut [ClockParts]) {
     let work: f64 = parts.iter().map(ClockParts::work).sum();
     for own in parts {

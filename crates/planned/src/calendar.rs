@@ -24,7 +24,7 @@ pub struct Calendar {
     /// Number of steps.
     pub steps: u64,
     validate_every: u64,
-    /// Whether there is no validation data, so that not even the last step is followed by a validation.
+    /// Whether no validation follows any step, not even the last, because there is no validation data.
     never_validates: bool,
     save_every: u64,
     empty_every: u64,

@@ -23,7 +23,7 @@ const GROWING: u32 = 4;
 /// A part of a planned run.
 #[derive(Clone, Debug)]
 pub struct PlannedPart {
-    /// Kind of the part.
+    /// Kind of the run part.
     pub part: RunPart,
     /// The step, from 1; for a validation, the step before it; 0 for the start.
     pub step: u64,

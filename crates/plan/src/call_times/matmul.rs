@@ -29,7 +29,7 @@ const WHOLE_WAVES: f64 = 0.25;
 /// Numbers of parts into which the sum over k may be split, so that more multiprocessors work on one tile
 /// (split-K).
 const SPLITS: [f64; 7] = [1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0];
-/// Smallest number of terms in a part.
+/// Minimum number of terms in a part of a split sum.
 const FEWEST_TERMS: f64 = 256.0;
 /// Size (m = n = k) of the matmul from which a device's rate is measured.
 const LARGE: f64 = 8192.0;

@@ -94,7 +94,7 @@ struct Stream {
     free: f64,
     /// Events that later work waits for, in order of increasing time, with the reasons of the waits.
     awaited: Vec<(f64, Idle)>,
-    /// Reason of waits for this stream's work; `None` for the usual reason of its kind.
+    /// Reason for waits on this stream, if not the usual one of its kind.
     reason: Option<Idle>,
     /// Times of the latest events, with the reason of waits for them.
     events: VecDeque<(f64, Option<Idle>)>,
@@ -187,7 +187,7 @@ impl Streams {
         self.slowing.push(Slowing { begin: end - seconds, end, speed });
     }
 
-    /// Returns the seconds by which overlapping communication prolongs `seconds` of compute that start at
+    /// Returns the extra seconds that overlapping communication costs `seconds` of compute that start at
     /// `begin`.
     fn slowed(&mut self, begin: f64, seconds: f64) -> f64 {
         let mut longer = 0.0;

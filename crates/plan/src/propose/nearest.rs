@@ -10,7 +10,7 @@ use crate::roles::plan_boundless;
 /// A configuration that does not fit.
 #[derive(Clone, Debug)]
 pub struct Miss {
-    /// Keys to set, each as `section.key=value`.
+    /// Configuration keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
     /// Peak reserved bytes of the rank with the most.
     pub needs: u64,

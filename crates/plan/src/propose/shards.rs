@@ -52,7 +52,7 @@ impl Shards {
         data == 1 || self == Self::smallest(data, micro_batches)
     }
 
-    /// Returns the way in which a rank keeps the least state.
+    /// Returns the sharding with the least state per rank.
     pub(super) fn smallest(data: usize, micro_batches: usize) -> Self {
         Shards { zero_stage: 3, owners: data, lanes: micro_batches }
     }

@@ -85,7 +85,7 @@ fn changes(config: &RunConfig, compute: DType) -> Vec<(String, Vec<String>)> {
 }
 
 impl Search {
-    /// Plans the changes to the layout of `sets`, each alone and all together.
+    /// Plans each change to the layout of `sets` alone, and all of them together.
     pub(super) fn trades(&self, sets: &[String]) -> Trades {
         let Ok(config) = self.config.with(sets) else { return Trades::default() };
         let compute = match self.description.compute_capability >= (8, 0) {

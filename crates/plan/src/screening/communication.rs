@@ -183,7 +183,7 @@ mod tests {
     use super::{Links, RankWork, RunConfig, exposed};
     use crate::imitated::PlanDevice;
 
-    /// Returns the exposed seconds of an imagined rank with a billion parameters whose passes take `pass`
+    /// Returns the exposed seconds for a hypothetical rank with a billion parameters whose passes take `pass`
     /// seconds.
     fn seconds(pass: f64, sets: &[&str]) -> f64 {
         let text = "[model]\nlayers = 4\n[data]\nkind = \"synthetic\"\n[train]\nmicro_batch_size = 1\n\
