@@ -207,7 +207,7 @@ impl Corpus {
         }
     }
 
-    /// Returns the files that hold `count` tokens from `start` on, each with the range of tokens in it.
+    /// Returns the files that hold tokens `start..start + count`, each with the range of tokens in it.
     ///
     /// # Errors
     /// There are too few tokens.

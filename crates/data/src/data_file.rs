@@ -25,7 +25,7 @@ pub(crate) struct DataFile {
     open_file: Option<OpenFile>,
 }
 
-/// Metadata by which a change of the file is detected.
+/// Metadata that reveals a change of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     inode: u64,

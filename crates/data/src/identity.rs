@@ -52,8 +52,8 @@ impl CorpusIdentity {
     }
 }
 
-/// Returns (start, length) of up to `count` samples of `size` out of `all`, evenly spread from the first to
-/// the last. If `all` is not larger than their total, returns one sample of everything.
+/// Returns (start, length) of up to `count` samples of `size` elements, evenly spread over `all` elements. If
+/// `all` is not larger than their total, returns one sample of everything.
 pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
     if all <= count * size {
         return vec![(0, all)];

@@ -16,7 +16,7 @@ const BLOCK: u64 = 1 << 16;
 #[derive(Clone, Debug)]
 pub struct Mixture {
     key: [u32; 2],
-    /// Number of sequences in a block before those of each source, and finally the total.
+    /// Prefix sums of each source's sequences per block; the last entry is the total.
     borders: Vec<u64>,
 }
 

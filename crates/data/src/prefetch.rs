@@ -150,8 +150,8 @@ impl Prefetcher {
             if began.elapsed() >= reported {
                 reported *= 2;
                 let file = self.source.file_of(id);
-                let of = file.map_or(String::new(), |file| format!(" of {}", file.display()));
-                tracing::warn!("reading {id}{of} has taken {} s so far", began.elapsed().as_secs());
+                let of_file = file.map_or(String::new(), |file| format!(" of {}", file.display()));
+                tracing::warn!("reading {id}{of_file} has taken {} s so far", began.elapsed().as_secs());
             }
         }
     }

@@ -59,7 +59,9 @@ fn a_source_without_validation_needs_no_held_out_part() {
     let conversation = Conversation { tokens: vec![1, 2], answers: vec![false, true] };
     let answered = || Answered { tokens: vec![1, 2], answer: 1 };
     let pair = Pair { chosen: answered(), rejected: answered() };
-    let (context, micro_batch, seed) = (4, 1, 1);
+    let context = 4;
+    let micro_batch = 1;
+    let seed = 1;
     for validation_micro_batches in [0, 1] {
         let chat = ChatOptions {
             context,

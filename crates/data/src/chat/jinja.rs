@@ -17,7 +17,7 @@ const NAME: &str = "chat";
 const MOST_STEPS: u64 = 10_000_000;
 /// Maximum size of a text in bytes.
 const MOST_TEXT: usize = 128 << 20;
-/// Maximum number of spaces by which `tojson` indents.
+/// Maximum indentation of `tojson`, in spaces.
 const MOST_INDENT: usize = 64;
 
 /// A compiled template, with the special tokens it may refer to.

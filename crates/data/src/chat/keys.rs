@@ -2,7 +2,7 @@
 
 use system::readers::{FileKey, Reader, Unlisted};
 
-/// Values of a weight that have no effect, because they weight a whole record like others.
+/// Values of a `weight` key that have no effect, because they weight records equally.
 const WHOLE: &[&str] = &["1", "true", "[]"];
 /// Values that mean an absent text or list.
 const NOTHING: &[&str] = &["\"\"", "[]"];

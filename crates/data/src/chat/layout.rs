@@ -34,7 +34,7 @@ const PREFACES: [&str; 2] = [
      response that appropriately completes the request.",
 ];
 
-/// Returns the list of messages of an object with its key; `None` without one.
+/// Returns the list of messages in an object with the key that holds it; `None` without such a key.
 ///
 /// # Errors
 /// There are several lists, or the list is empty.

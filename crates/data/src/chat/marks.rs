@@ -46,8 +46,8 @@ pub(super) fn unused(texts: &[&str]) -> Option<Marks> {
     Some([unused.next()?, unused.next()?])
 }
 
-/// Removes the marks from a rendered text, and returns the ranges between them; `None` if they are not
-/// paired.
+/// Removes the marks from a rendered text, and returns it with the ranges between paired marks; `None` if
+/// they are not paired.
 pub(super) fn without_marks(text: &str, marks: Marks) -> Option<(String, Vec<Range<usize>>)> {
     let mut plain = String::with_capacity(text.len());
     let mut answers = Vec::new();

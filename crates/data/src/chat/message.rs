@@ -114,7 +114,7 @@ fn mask(message: &Value) -> Result<Option<bool>, String> {
     Ok(found.map(|(_, mask)| mask))
 }
 
-/// Returns which messages are trained on: those of the trained roles, unless their keys say otherwise.
+/// Returns which messages are trained on: messages of the trained roles, unless their keys say otherwise.
 ///
 /// # Errors
 /// Masks contradict each other, or a mask selects a message of another role.

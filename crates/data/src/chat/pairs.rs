@@ -23,7 +23,7 @@ pub struct Answered {
     pub answer: usize,
 }
 
-/// Two answers to the same prompt, the first of which is preferred.
+/// Two answers to the same prompt. The first is preferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pair {
     /// The prompt with the chosen answer.

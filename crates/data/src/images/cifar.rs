@@ -59,7 +59,7 @@ impl CifarFile {
         self.file.path()
     }
 
-    /// Returns size and modification time, by which a change is detected.
+    /// Returns size and modification time, which reveal a change.
     pub(super) fn mark(&self) -> (u64, i64) {
         (self.file.len(), self.file.modified())
     }

@@ -4,7 +4,7 @@ use philox::{normal_pair, uniform};
 
 use super::augment::Draws;
 
-/// Denominator of a share: the weight of a sample's own image is a number of parts out of this many.
+/// Denominator of blend weights: the weight of a sample's own image is a multiple of `1 / SHARES`.
 pub const SHARES: u32 = 1 << 16;
 
 /// First block of random words used for a sample's share; earlier blocks are used for its crop.

@@ -58,7 +58,7 @@ const HARMLESS: &[&str] = &[
     EVERY_SPACE,
 ];
 
-/// An alternative by which a match begins at every space after a visible character.
+/// An alternative that begins a match at every space after a visible character.
 const EVERY_SPACE: &str = r"\s+";
 
 /// Returns whether texts can be cut at spaces: the tokenizer is byte-level, splits at spaces, and neither
@@ -90,7 +90,7 @@ fn stages(pre_tokenizer: &Value) -> Vec<&Value> {
 /// How a stage divides a text. No resulting piece has a space after another character, unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Split {
-    /// A piece begins at every single space between visible characters.
+    /// A piece begins at every single space between visible characters, so text may be cut there.
     AtSpaces,
     /// Pieces may contain spaces, which another stage divides.
     Elsewhere,

@@ -21,7 +21,7 @@ const DECODER: &str = "added_tokens_decoder";
 pub(super) struct Description {
     /// Special tokens by the names that chat templates may use.
     pub(super) named: Vec<(String, AddedToken)>,
-    /// Tokens, in order, that are missing in `tokenizer.json` or have other properties there.
+    /// Tokens, in order, that `tokenizer.json` lacks or describes differently.
     pub(super) added: Vec<AddedToken>,
     /// Whether special tokens that a prompt spells out are encoded as plain text.
     pub(super) splits_special: bool,

@@ -9,7 +9,7 @@ const SPACE: char = '\u{2581}';
 #[derive(Debug)]
 pub(super) struct TokenBytes {
     bytes: Vec<u8>,
-    /// End offset of each token's bytes.
+    /// End of each token's bytes, as an offset into `bytes`.
     ends: Vec<usize>,
     is_token: Vec<bool>,
     start: Start,
@@ -20,7 +20,7 @@ pub(super) struct TokenBytes {
 pub(super) enum Start {
     /// No change.
     Kept,
-    /// At most this many bytes with this value are removed.
+    /// Removes at most this many bytes of this value.
     Strips(u8, usize),
     /// All spaces written as [`SPACE`], or as another configured character, are removed from the first token.
     WithoutSpaces,
