@@ -19,8 +19,8 @@ pub struct AverageSchedule {
 }
 
 impl AverageSchedule {
-    /// Returns the fraction of their distance to the weights that averages move in step `step`, counted
-    /// from 0. It is 1 in the first `start` steps, and 0 in steps that keep the averages.
+    /// Returns the fraction by which averages move towards the weights in step `step`, counted from 0. It is
+    /// 1 in the first `start` steps, and 0 in steps that keep the averages.
     #[must_use]
     pub fn fraction(&self, step: u64) -> f32 {
         let done = step + 1;
@@ -54,8 +54,7 @@ pub(crate) fn begin(pair: Averaged<'_>) -> Result<()> {
     pair.average.copy_from(pair.weight)
 }
 
-/// Makes passes compute with other values. `copy` is the rounded copy that they read; without one they read
-/// the f32 master weight itself, whose elements are exchanged with the average's.
+/// Makes passes compute with the weights or with their averages.
 pub(crate) fn compute_with(values: ComputeValues, pair: Averaged<'_>, copy: Option<&Tensor>) -> Result<()> {
     match (copy, values) {
         (None, _) => weight_average::exchange(pair.weight, pair.average),

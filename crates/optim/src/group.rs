@@ -13,7 +13,7 @@ use crate::slot::Slot;
 /// Options of a group of parameters, from which its state is allocated.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// Rule by which the group is updated.
+    /// Update rule of the group.
     pub rule: UpdateRule,
     /// Factor of the learning rate for this group.
     pub rate_factor: f32,
@@ -46,8 +46,8 @@ pub(crate) struct Group {
     rule: UpdateRule,
     rate_factor: f32,
     kept: Kept,
-    /// Tables with the addresses of the members of each call; `None` with offloaded state, whose pieces have
-    /// their own.
+    /// Address tables of the members of each call; `None` with offloaded state, whose pieces have their own
+    /// tables.
     tables: Option<[Table; 2]>,
 }
 

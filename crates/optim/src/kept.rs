@@ -23,8 +23,8 @@ pub(crate) struct Kept {
     members: Vec<Member>,
     /// Members of each call, in order.
     calls: Vec<Range<usize>>,
-    /// Tables with the addresses of weights and averages of each call; empty without averages, and with
-    /// offloaded state, whose pieces have their own.
+    /// Address tables of weights and averages, one for each call; empty without averages, and with offloaded
+    /// state, whose pieces have their own tables.
     average_tables: Vec<Table>,
     /// State in a host pool, from which each update copies it to the device and back.
     offload: Option<Offload>,
@@ -122,8 +122,8 @@ impl Kept {
         self.members.iter().any(|member| member.average.is_some())
     }
 
-    /// Returns the directions in which an update of offloaded state copies averages: none if the step keeps
-    /// them. Plans always count the copies.
+    /// Returns the directions in which an update copies offloaded averages: none in a step that keeps the
+    /// averages.
     pub(crate) fn moved_averages(&self, state: &StepState) -> WithAverages {
         let moves = state.average_fraction() != 0.0 || state.tensor().device().is_meta();
         if moves && self.has_averages() { WithAverages::BOTH_WAYS } else { WithAverages::NONE }
@@ -150,8 +150,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Makes passes compute with other values of the weights, between updates. Masters and averages must not
-    /// be read while they compute with averages.
+    /// Makes passes compute with the weights or with their averages, between updates.
     pub(crate) fn compute_with(&self, values: ComputeValues) -> Result<()> {
         let Some(offload) = self.offload.as_ref().filter(|_| self.has_averages()) else {
             let mut pairs =

@@ -23,7 +23,7 @@ const ALIGNMENT: usize = 256;
 pub struct MatrixGroupOptions {
     /// Fraction of the running mean of gradients that an update keeps.
     pub momentum: f32,
-    /// An update subtracts this times the learning rate times the weight.
+    /// Weight decay: an update subtracts this times the learning rate times the weight.
     pub weight_decay: f32,
     /// Factor of the learning rate for this group.
     pub rate_factor: f32,
@@ -49,7 +49,7 @@ pub(crate) struct MatrixGroup {
 struct Wave {
     /// Directions of the slots, bf16, in memory that other waves use too.
     directions: Vec<Tensor>,
-    /// Tables of the two launches; `None` with offloaded state, whose pieces have their own.
+    /// Operand tables of the two launches; `None` with offloaded state, whose pieces have their own tables.
     tables: Option<[Table; 2]>,
 }
 
@@ -117,8 +117,8 @@ impl MatrixGroup {
         Ok(())
     }
 
-    /// Runs launch `launch` of a wave, 0 or 1, or one launch for each piece of offloaded state. Averages
-    /// of the weights follow the second launch.
+    /// Runs the first (0) or second (1) launch of a wave, one launch for each piece if state is offloaded.
+    /// Averages of the weights follow the second launch.
     fn launch(
         &self,
         launch: usize,

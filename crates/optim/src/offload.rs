@@ -47,7 +47,7 @@ pub(crate) enum Extent {
     All,
 }
 
-/// Directions in which a pass copies averages of weights besides other arrays.
+/// Directions in which a pass copies averages of weights along with other arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WithAverages {
     /// Whether averages are copied to the device before the pass's work.
@@ -116,7 +116,7 @@ pub(crate) struct Pair {
     host: Tensor,
 }
 
-/// Range of a parameter's elements that one transfer moves, before its tensors are allocated.
+/// A range of a parameter's elements that one transfer moves, before its tensors are allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cut {
     member: usize,
@@ -135,7 +135,7 @@ struct Buffer {
 }
 
 impl Offload {
-    /// Allocates the buffers and tables of a group's `members`, whose state, of type `states`, is in the pool
+    /// Allocates the buffers and tables for a group's `members`, whose state of type `states` is in the pool
     /// `host`. The calls of an update cover the members `calls`, each in `launches` launches.
     pub(crate) fn new(
         (device, host): (&Device, &Device),

@@ -111,7 +111,8 @@ impl Folder {
         named.filter(|(name, _)| is_other(name)).collect()
     }
 
-    /// Returns the tensors that `model` does not use and exports keep: other parts, and its unused tensors.
+    /// Returns the tensors that `model` does not use but exports keep: tensors of other parts, and unused
+    /// tensors of the language model.
     #[must_use]
     pub fn carried(&self, model: &HuggingFaceModel) -> BTreeMap<&str, &StoredTensor> {
         let mut carried = if model.is_part { self.other_parts() } else { BTreeMap::new() };

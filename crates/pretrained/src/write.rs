@@ -332,7 +332,8 @@ fn each_piece(tensor: &FolderTensor, values: &[f32], take: &mut dyn FnMut(&[f32]
     if !tensor.transposed {
         return values.chunks(PIECE).for_each(take);
     }
-    let ([_, rows, columns], mut line) = (tensor.matrices(), Vec::<f32>::new());
+    let [_, rows, columns] = tensor.matrices();
+    let mut line = Vec::<f32>::new();
     for matrix in values.chunks(rows * columns) {
         for column in 0..columns {
             line.resize(rows, 0.0);
