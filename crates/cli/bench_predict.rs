@@ -57,7 +57,7 @@ pub(crate) struct BenchPredictArgs {
     /// Skip the first N configurations
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
-    /// Measure only N configurations after those
+    /// Measure at most N configurations
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     most: Option<usize>,
     /// Number of timed steps per configuration

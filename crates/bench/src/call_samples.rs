@@ -52,7 +52,7 @@ pub(crate) struct CallMeasurements {
     pub(crate) kernel_seconds: f64,
     /// Host seconds per CUDA graph.
     pub(crate) graph_seconds: f64,
-    /// Seconds by which a call starts sooner within a CUDA graph than without.
+    /// Seconds that a CUDA graph saves before the start of a call.
     pub(crate) graph_gain_seconds: f64,
     /// Median watts during steps in which the device does not wait for the host; `None` if the GPU does not
     /// count energy.
@@ -64,7 +64,7 @@ pub(crate) struct CallMeasurements {
 pub enum Extent {
     /// All steps, from which a device is described.
     Full,
-    /// A few of them, which take about a minute, to scale the description of another GPU of the same model.
+    /// A few steps that take about a minute, to scale the description of another GPU of the same model.
     Quick,
 }
 
@@ -184,7 +184,7 @@ struct MeasuredStep {
     computed: Vec<(CallSize, f64)>,
     /// Calls on other streams, which overlap.
     others: Vec<(CallSize, f64)>,
-    /// Seconds of the step without events, with its calls one after another.
+    /// Duration of the step in seconds, without events around its calls and without overlap of calls.
     step: f64,
     /// Mean watts, if the GPU counts its energy.
     watts: Option<f64>,
@@ -238,7 +238,7 @@ impl MeasuredStep {
         self.step / sum.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns whether the device waited for the host, which makes the step longer than its calls.
+    /// Returns whether the device waited for the host, so that the step took longer than its calls.
     fn waits_for_host(&self, event: f64) -> bool {
         self.factor(event) >= MOST_FACTOR
     }
@@ -257,8 +257,8 @@ pub(crate) fn without(event: f64, seconds: f64) -> f64 {
     (seconds - event).max(LEAST_PART * seconds)
 }
 
-/// Returns the seconds that the events around a call take: the median over steps of the excess per call of
-/// the time between events over the step without events.
+/// Returns the seconds that the events around a call add to it: the median over steps of (time with events −
+/// time without) / number of calls.
 fn event_seconds(steps: &[MeasuredStep]) -> f64 {
     let excess =
         |step: &MeasuredStep| (step.between_events() - step.step) / step.computed.len().max(1) as f64;
@@ -318,8 +318,8 @@ fn graph_seconds(gpus: &Gpus, launch_seconds: f64) -> Result<f64> {
     Ok(((median(&times) - launch_seconds * launches) / graphs.max(1.0)).max(LEAST_GRAPH))
 }
 
-/// Returns the seconds by which a call starts sooner within a CUDA graph than without. This is the median
-/// over models with many short calls, timed with and without graphs.
+/// Returns the seconds that a CUDA graph saves before the start of a call. This is the median over models
+/// with many short calls, timed with and without graphs.
 fn graph_gain_seconds(gpus: &Gpus) -> Result<f64> {
     let seconds = |model: MeasuredModel| -> Result<(f64, usize)> {
         let setup = plan::prepare(model.config()?, Placement::Cuda(gpus.clone()))?;

@@ -30,7 +30,8 @@ const CALLS: usize = 4;
 const TOLERANCE: f32 = 0.02;
 /// Number of alternating rounds if each algorithm is called for a duration.
 const LONG_TURNS: usize = 2;
-/// Number of calls enqueued together in that case, and number of such batches in flight.
+/// Number of calls enqueued together if each algorithm is called for a duration, and number of such batches
+/// in flight.
 const BATCH: usize = 8;
 const BATCHES: usize = 3;
 /// Number of times that steps are measured with each table, alternating.

@@ -32,7 +32,7 @@ pub struct PipelineRank {
     pub busy_milliseconds: f64,
     /// Measured fraction of the passes' time in which the rank does not compute.
     pub idle: f64,
-    /// The same fraction, simulated from the passes' times.
+    /// The fraction `idle`, simulated from the passes' times.
     pub simulated_idle: f64,
     /// Peak of allocated bytes.
     pub peak_allocated: u64,

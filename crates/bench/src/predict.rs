@@ -76,7 +76,7 @@ impl Prediction {
     }
 }
 
-/// Share of a step below which all calls of one kind and size are not worth a sample.
+/// Minimum share of a step's time for a sample: calls of one kind and size that take less are skipped.
 const LEAST_SHARE: f64 = 2e-4;
 
 /// Returns the measured calls of steps on a device of this model, for its description.
@@ -117,7 +117,7 @@ pub struct PredictionErrors {
     /// Median.
     #[serde(rename = "median_error")]
     pub median: f64,
-    /// Value that 19 of 20 errors do not exceed.
+    /// 95th percentile.
     #[serde(rename = "error_of_19_in_20")]
     pub most: f64,
     /// Largest.

@@ -52,12 +52,13 @@ const MOST_STATE: f64 = 60e9;
 /// Bytes of each parameter with its gradient, master weight and moments.
 const BYTES_OF_PARAMETER: f64 = 18.0;
 
-/// Returns random configurations, without end. Configurations that Plimsoll refuses are drawn again.
+/// Returns an endless iterator over random configurations. Configurations that Plimsoll refuses are drawn
+/// again.
 pub fn random_configs(seed: u64, ranks: RandomRanks) -> impl Iterator<Item = RandomConfig> {
     (0..).filter_map(move |number| drawn(&mut Draw::new(seed, number), ranks))
 }
 
-/// Returns the configuration that begins at `draw`; `None` if it is refused, or too small or large.
+/// Returns the configuration drawn from `draw`; `None` if it is refused, too small or too large.
 fn drawn(draw: &mut Draw, ranks: RandomRanks) -> Option<RandomConfig> {
     let mut drawn = Drawn::default();
     let family = match draw.unit() {
@@ -98,7 +99,7 @@ struct Drawn {
     sets: Vec<String>,
     /// Parameters of the model.
     parameters: f64,
-    /// Parameters that compute for each token, or multiply-adds of an image.
+    /// Active parameters: multiply-adds per token, or per image.
     active: f64,
     /// FLOPs of attention for each token.
     attention: f64,

@@ -21,8 +21,8 @@ pub(super) struct TimedSteps {
     pub(super) next: u64,
 }
 
-/// Returns the control channel for synchronizing measured workers: the worker's world's, or, if there are
-/// worlds `beside` it, the channel between them.
+/// Returns the control channel that synchronizes measured workers: the channel between worlds if there are
+/// worlds `beside`, else the worker's own.
 pub(super) fn control<'a>(
     worker: &'a mut Worker,
     beside: &'a mut Option<Communicator>,

@@ -11,7 +11,7 @@ use tensor::ops::Activation;
 use super::taken::{Listing, PyTorchFigures, Taken, computed, measured, printed};
 use crate::error::Result;
 
-/// Number of graphs that one listing keeps and another one frees by backward.
+/// Number of graphs in a listing: one keeps them, another frees each in backward.
 const GRAPHS: usize = 4;
 const EPOCHS: usize = 10;
 /// Bytes of the smallest segment that the allocator takes from the driver.

@@ -37,7 +37,7 @@ pub struct ListedFigure {
     pub what: String,
     /// PyTorch's figures on a GPU; `None` if unknown.
     pub pytorch: Option<PyTorchFigures>,
-    /// Bytes allocated on the device, or the count named by the row.
+    /// Measured value of the row: bytes allocated on the device, or another count that the row names.
     pub allocated: u64,
     /// Bytes reserved on the device; `None` for differences and counts.
     pub reserved: Option<u64>,

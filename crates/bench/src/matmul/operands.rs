@@ -87,7 +87,8 @@ impl Operands {
     }
 
     fn new(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Self> {
-        let ([m, n, k], [a, b, out]) = (key.sizes, key.types);
+        let [m, n, k] = key.sizes;
+        let [a, b, out] = key.types;
         let (bias, pre) = match key.epilogue {
             EpilogueKind::None => (0, 0),
             EpilogueKind::Bias | EpilogueKind::BiasRelu => (n, 0),

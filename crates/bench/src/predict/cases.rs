@@ -34,8 +34,8 @@ impl PredictCase {
         self.text.is_empty()
     }
 
-    /// Returns the configuration with this model and these keys, one of [`predict_cases`] or a random one;
-    /// `None` if there is none.
+    /// Returns the configuration with this model and these keys: one of [`predict_cases`] or a random one;
+    /// `None` if none has them.
     pub(super) fn again(model: &str, sets: &[String]) -> Option<Self> {
         let is_same = |case: &PredictCase| case.model == model && case.sets == sets;
         let is_random = sets.first().is_some_and(|set| set.starts_with("model.kind="));

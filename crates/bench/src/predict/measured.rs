@@ -46,9 +46,9 @@ pub struct CallDifference {
     pub size: [f64; 3],
     /// Number of calls in a step.
     pub calls: usize,
-    /// Predicted seconds of all of them.
+    /// Predicted seconds of all these calls.
     pub predicted_seconds: f64,
-    /// Measured seconds of all of them, scaled so that all calls of a step add up to the step.
+    /// Measured seconds of all these calls, scaled so that all calls of a step add up to the step.
     pub measured_seconds: f64,
 }
 

@@ -1,6 +1,6 @@
 //! Random numbers for configurations.
 
-/// A stream of random numbers: the one with a number below a seed.
+/// A stream of random numbers, selected by a seed and a number.
 pub(super) struct Draw {
     key: [u32; 2],
     stream: u32,
@@ -12,7 +12,7 @@ impl Draw {
         Draw { key: philox::key_of_name(seed, "bench predict"), stream, drawn: 0 }
     }
 
-    /// Returns a number from 0 to below 1.
+    /// Returns a uniform number in [0, 1).
     pub(super) fn unit(&mut self) -> f64 {
         let [word, ..] = philox::philox4x32(self.key, [self.stream, self.drawn, 0, 0]);
         self.drawn += 1;
@@ -30,7 +30,7 @@ impl Draw {
         options[index.min(options.len() - 1)].clone()
     }
 
-    /// Returns a number from `low` to `high`, with equal probability for each ratio.
+    /// Returns a number from `low` to `high` whose logarithm is uniform.
     pub(super) fn spread(&mut self, low: usize, high: usize) -> usize {
         let (low, high) = (low as f64, high as f64);
         (low * (high / low).powf(self.unit())).round() as usize
