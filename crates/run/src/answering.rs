@@ -1,4 +1,4 @@
-//! Disk work on a separate thread, while the rank keeps answering the others so that they do not time out.
+//! Runs disk work on a separate thread while the rank answers other ranks, so that they do not time out.
 
 use collective::ControlChannel;
 use system::threads;

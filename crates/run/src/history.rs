@@ -67,7 +67,7 @@ pub(crate) enum Repetition {
 pub(crate) struct History {
     /// Steps completed by earlier processes.
     pub(crate) first: u64,
-    /// Steps completed, including those of earlier processes.
+    /// Steps completed, including steps of earlier processes.
     pub(crate) steps: u64,
     /// Loss of each completed step.
     pub(crate) losses: Vec<f32>,

@@ -102,7 +102,7 @@ enum Choice {
     Each(Vec<usize>),
     /// The first GPU, shared by all ranks.
     Shared,
-    /// One rank does all the work, for this reason.
+    /// A single rank does all the work, for this reason.
     One(&'static str),
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Saver {
     writer: Writer,
     /// The snapshot whose copies have been enqueued.
     taken: Option<Snapshot>,
-    /// Whether this is rank 0, which triggers timed checkpoints, logs, and completes checkpoints.
+    /// Whether this is rank 0, which decides when to save, logs checkpoints and completes them.
     is_first: bool,
     /// Interval of timed checkpoints; `None` if they are off.
     every: Option<Duration>,

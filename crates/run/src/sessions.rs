@@ -50,7 +50,7 @@ pub(crate) enum Ending {
 /// Results of a session that ended with a summary.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Results {
-    /// Steps completed at the end of the session, including those of earlier sessions.
+    /// Steps completed at the end of the session, including steps of earlier sessions.
     steps: u64,
     /// Tokens (or samples) per second over all ranks.
     tokens_per_second: f64,
@@ -310,7 +310,7 @@ impl Sessions {
         self.close(ending, Some(results))
     }
 
-    /// Completes the record of a session whose last steps the next one repeats.
+    /// Completes the record of a session whose last steps are repeated by the next session.
     ///
     /// # Errors
     /// The file cannot be written.

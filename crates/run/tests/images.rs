@@ -187,7 +187,8 @@ fn loss_falls_and_accuracy_rises_with_one_hash_on_every_grid_and_after_a_resume(
         let run_dir = |more: &str| index.path().join(format!("runs/{name}{more}"));
         let with = |more: &[&str]| config(index.path(), &[sets, more].concat());
         let one = train_in(run_dir("1"), with(&["checkpoint.every=20"]), false);
-        let (losses, [top_1, top_5]) = (&one.summary.losses, one.validation_accuracy.unwrap());
+        let losses = &one.summary.losses;
+        let [top_1, top_5] = one.validation_accuracy.unwrap();
         let mean = |losses: &[f32]| losses.iter().sum::<f32>() as f64 / losses.len() as f64;
         assert!(mean(&losses[30..]) < share * mean(&losses[..5]), "{name}: {losses:?}");
         assert!(top_1 > least_1 && top_5 > least_5, "{name}: {top_1} {top_5}");
@@ -242,7 +243,8 @@ fn a_resnet_of_the_recipe_learns_alike_on_every_grid() {
         train_in(index.path().join("runs").join(more), config, false)
     };
     let one = run("parallel.data=1");
-    let (losses, [top_1, _]) = (&one.summary.losses, one.validation_accuracy.unwrap());
+    let losses = &one.summary.losses;
+    let [top_1, _] = one.validation_accuracy.unwrap();
     assert!(losses[27..].iter().sum::<f32>() < 0.7 * losses[..5].iter().sum::<f32>(), "{losses:?}");
     assert!(top_1 > 0.4, "{top_1}");
     for grid in ["parallel.data=2", "parallel.data=4", "parallel.pipeline=2"] {

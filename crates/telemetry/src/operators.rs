@@ -103,7 +103,7 @@ pub struct OperatorProfile {
     pub flops_per_second: f64,
     /// Rows by operator.
     pub operators: Vec<OperatorRow>,
-    /// Rows by module.
+    /// Rows of the profile by module.
     pub modules: Vec<OperatorRow>,
     /// Bytes sent in a step along each axis with several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

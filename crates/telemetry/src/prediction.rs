@@ -27,7 +27,7 @@ const MOST_BYTES: u64 = 1 << 26;
 const SLOW: f64 = 1.1;
 /// A rank is slow above this multiple of the other ranks' compute time.
 const SLOW_RANK: f64 = 1.05;
-/// From this multiple of the predicted time on, the ratio is printed as a multiple.
+/// Ratio of measured to predicted time from which it is printed as a multiple instead of a percentage.
 const MANIFOLD: f64 = 2.0;
 /// A clock below this fraction of the GPU's highest clock is reported.
 const LOW_CLOCK: f64 = 0.95;
@@ -98,7 +98,7 @@ impl Prediction {
         })
     }
 
-    /// Returns the seconds by which a rank's phase exceeds its prediction.
+    /// Returns the seconds that a rank's phase takes beyond its prediction.
     fn excess(&self, rank: &RankStep, phase: Phase) -> Option<f64> {
         let measured = seconds_of(rank, phase)?;
         let predicted = self.predicted(rank.rank, phase)?;

@@ -32,9 +32,9 @@ system::names! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Scaling {
-        /// Nothing: the global batch stays the same.
+        /// Strong scaling: nothing grows, and the global batch stays the same.
         Strong = "strong",
-        /// The global batch; the batch per rank stays the same.
+        /// Weak scaling: the global batch grows, and the batch per rank stays the same.
         Weak = "weak",
         /// The number of independent single-rank worlds that compute at the same time. A baseline for the
         /// other series, not a series itself.

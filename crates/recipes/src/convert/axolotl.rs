@@ -88,7 +88,7 @@ fn chat_template(_: &mut Converter<'_>, value: &Value) -> Outcome {
     }
 }
 
-/// Converts a list of data sets. Each of their keys gets its own finding.
+/// Converts the entries of a list of data sets.
 fn of_list(converter: &mut Converter<'_>, list: &str, key: &'static str, value: &Value) -> Outcome {
     let Value::Array(entries) = value else { return datasets::paths(converter, key, value) };
     for (index, entry) in entries.iter().enumerate() {

@@ -191,8 +191,7 @@ pub(super) fn none(reason: impl Into<String>) -> Outcome {
     Outcome::NoEquivalent(reason.into())
 }
 
-/// Returns the outcome of a switch: the result of `on` if its value means "on", else that the value is
-/// unknown.
+/// Converts a switch: the result of `on` if the value means "on", else an unknown value.
 pub(super) fn switch(value: &Value, on: impl FnOnce() -> Outcome) -> Outcome {
     if is_on(value) { on() } else { none(format!("{} is not known here", shown(value))) }
 }

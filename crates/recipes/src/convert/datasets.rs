@@ -24,7 +24,7 @@ pub(super) fn set_kind(converter: &mut Converter<'_>, kind: DataKind) -> Outcome
     }
 }
 
-/// Sets that a sequence holds one conversation, the default of other trainers. Returns the assignment.
+/// Sets one conversation per sequence, which is other trainers' default.
 pub(super) fn set_packing(converter: &mut Converter<'_>) -> Option<String> {
     let is_chat = converter.document.get(Data::kind) == Some(&Setting::from(DataKind::Chat.name()));
     let is_set = |key| converter.document.get(key).is_some();

@@ -33,7 +33,7 @@ use converter::{Converter, Rule};
 pub struct Conversion {
     /// The program to which the file belongs.
     pub program: Program,
-    /// Keys by which the program was recognised; empty if the user named it.
+    /// Keys that identified the program; empty if the user named it.
     pub recognised_by: Vec<&'static str>,
     /// The resulting configuration.
     pub document: Document,

@@ -7,7 +7,7 @@ use std::path::Path;
 pub(super) enum Slots {
     /// This number.
     Count(usize),
-    /// As many as it has processor cores.
+    /// As many ranks as the host has processor cores.
     Cores,
 }
 

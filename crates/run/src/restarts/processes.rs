@@ -37,8 +37,8 @@ pub(super) fn ranks_of_job(value: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Adds the launcher to the ranks, unless it is one: with threads, the launcher is the rank, and a second
-/// signal would stop it at once.
+/// Adds the launcher's id to the ranks', unless the launcher is itself the rank (with threads), which a
+/// second signal would kill.
 pub(super) fn with_launcher(mut ranks: Vec<u32>, launcher: u32) -> Vec<u32> {
     if !ranks.contains(&launcher) {
         ranks.push(launcher);

@@ -9,7 +9,7 @@ use crate::error::{Result, RunError};
 
 /// Default port of rank 0, the same as torchrun's.
 const PORT: u64 = 29500;
-/// Name of the variable with the secret by which ranks of a job authenticate each other.
+/// Name of the variable with the secret that ranks of a job prove to each other.
 const SECRET: &str = "PLIMSOLL_SECRET";
 /// Name of the variable that overrides rank 0's port.
 const OWN_PORT: &str = "PLIMSOLL_PORT";

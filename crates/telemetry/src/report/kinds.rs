@@ -4,7 +4,7 @@ use super::RankMemory;
 use crate::step_trace::StepTrace;
 use crate::units::ranges;
 
-/// A group of equal ranks: one of its members, and all their numbers.
+/// A group of ranks with equal memory: one of its members, and all their rank numbers.
 pub(super) type Kind<'a> = (&'a RankMemory, Vec<usize>);
 
 /// Groups `ranks` by the equivalence `alike`, in the order of each group's first rank.

@@ -132,7 +132,7 @@ pub struct PhaseRow {
     pub microseconds: Vec<(String, u64)>,
 }
 
-/// One run's learning curve, drawn beside those of other runs.
+/// One run's learning curve, drawn beside the curves of other runs.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     /// Name of the run.
