@@ -14,7 +14,7 @@ use crate::directory::{Directory, list};
 use crate::error::CheckpointError;
 use crate::manifest::{MANIFEST, Manifest};
 
-/// A state of which a host has some files.
+/// A state with files on this host, possibly not all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostState {
     /// Number of steps completed.
@@ -25,7 +25,7 @@ pub struct HostState {
     pub files: Vec<(String, Option<u64>)>,
 }
 
-/// Returns the states of which a host has files, oldest first. Damaged states are skipped.
+/// Returns the states with files on this host, oldest first. Damaged states are skipped.
 pub fn host_states(directory: &Path) -> Vec<HostState> {
     let all = list(directory).unwrap_or_default();
     let read = |(step, path): (u64, PathBuf)| {

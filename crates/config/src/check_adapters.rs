@@ -34,7 +34,7 @@ pub(crate) fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), 
     Err(raw.conflict(&[key], reason))
 }
 
-/// Checks that frozen matrices in a type of their own can be cast to that of computing.
+/// Checks that frozen matrices stored in another type can be cast to the compute type.
 fn check_base(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let compute = config.precision.compute;
     match config.lora.base.dtype() {

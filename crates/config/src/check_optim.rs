@@ -6,7 +6,7 @@ use crate::choices::{OptimKind, StateType};
 use crate::run_config::RunConfig;
 use crate::sections::{LoraSection, ModelSection, Optim};
 
-/// Names of the groups of parameters that no group of `optim.groups` has.
+/// Names of the default parameter groups, for parameters outside `optim.groups`.
 const DEFAULTS: [&str; 4] =
     [Optim::DEFAULT_GROUP, Optim::MATRICES_GROUP, Optim::UNDECAYED_GROUP, Optim::LORA_GROUP];
 
@@ -64,7 +64,7 @@ fn check_groups(raw: &RawValues, optim: &Optim) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a scaling by width of runs that it has no rules for.
+/// Refuses scaling by width for models, optimizers and adapters without scaling rules.
 fn check_widths(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     const BASE_WIDTH: &str = "model.base_width";
     if config.model.width_scaling().is_none() {

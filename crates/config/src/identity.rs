@@ -71,9 +71,9 @@ impl RunConfig {
         paths.into_iter().filter_map(change).collect()
     }
 
-    /// Returns the keys whose values differ from those of `other`, sorted by name, as (key, both values as
-    /// TOML, whether it affects results). A value is `None` if the key does not apply. Tokenizers are
-    /// compared by content, because each run has its own copy. The paths of a mixture do not affect results.
+    /// Returns the keys whose values differ from `other`, sorted by name, as (key, both values as TOML,
+    /// whether it affects results). A value is `None` if the key does not apply. Tokenizers are compared by
+    /// content, because each run has its own copy. The paths of a mixture do not affect results.
     #[must_use]
     pub fn differences_from(&self, other: &Self) -> Vec<(String, [Option<String>; 2], bool)> {
         let mut keys: BTreeMap<&str, SidesOfKey> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The table of all keys: those of the sections, and of every model family.
+//! The table of all keys, in sections and in model families.
 
 use keys::{Default, Key, Only, Section, Table, Takes};
 use nn::Families;

@@ -8,7 +8,7 @@ use crate::choices::DataKind;
 use crate::paths::TOKENIZER;
 use crate::run_config::RunConfig;
 
-/// Maximum number of tokens by which a small vocabulary is commonly padded.
+/// Maximum number of padding tokens in a small vocabulary.
 const MOST_PADDING: usize = 256;
 
 impl RunConfig {

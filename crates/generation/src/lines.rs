@@ -12,7 +12,7 @@ pub struct Line<'a> {
     pub tokens: &'a [u32],
     /// Whether the tokens before the last must be computed first, because earlier steps did not.
     pub is_new: bool,
-    /// For a new text in a slot, all tokens that a repetition penalty applies to.
+    /// Tokens to which a repetition penalty applies, for a text that is new in its slot.
     pub seen: Option<&'a [u32]>,
     /// Index of the random draw.
     pub number: u32,

@@ -45,7 +45,7 @@ const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces", "model.hugg
 pub struct ExportOptions {
     /// A run, a checkpoint, a Hugging Face folder, or a folder of adapters.
     pub model: PathBuf,
-    /// Folder of the model to which adapters belong; `None` for the one that they name.
+    /// Folder of the adapters' base model; `None` for the folder named by the adapters.
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,

@@ -27,7 +27,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Converts an accepted value to another type; a value that does not fit is out of range.
+    /// Converts an accepted value to another type. A value that does not fit becomes out of range.
     pub fn try_into<U: TryFrom<T>>(self) -> Reading<U> {
         match self {
             Self::Good(value) => Reading::within(U::try_from(value).ok()),

@@ -224,11 +224,11 @@ fn complete_groups(mut groups: Vec<OptimGroup>, raw: &RawValues) -> Result<Vec<O
 }
 
 impl Optim {
-    /// Name of the group of parameters that no other group has.
+    /// Name of the default group, for parameters that no configured group matches.
     pub const DEFAULT_GROUP: &'static str = "default";
-    /// Name of the group of matrices that Muon updates and no other group has.
+    /// Name of the default group of matrices that Muon updates.
     pub const MATRICES_GROUP: &'static str = "matrices";
-    /// Name of the group of norms and biases that no other group has, which are not decayed.
+    /// Name of the default group of norms and biases, which have no weight decay.
     pub const UNDECAYED_GROUP: &'static str = "norms and biases";
     /// Name of the group of the matrices B of adapters, with `lora.b_learning_rate`.
     pub const LORA_GROUP: &'static str = "lora_B";

@@ -11,7 +11,7 @@ use crate::location::Location;
 pub struct EvaluateOptions {
     /// A run, a checkpoint, a Hugging Face folder, or a folder of adapters.
     pub model: PathBuf,
-    /// Folder of the model to which adapters belong; `None` for the one that they name.
+    /// Folder of the adapters' base model; `None` for the folder named by the adapters.
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,

@@ -17,7 +17,7 @@ pub(super) const TEMPERATURE: f64 = 0.8;
 pub struct SampleOptions {
     /// A run, a checkpoint, a Hugging Face folder, or a folder of adapters.
     pub model: PathBuf,
-    /// Folder of the model to which adapters belong; `None` for the one that they name.
+    /// Folder of the adapters' base model; `None` for the folder named by the adapters.
     pub base: Option<PathBuf>,
     /// Step of a run's checkpoint; `None` for the newest.
     pub step: Option<u64>,
@@ -115,7 +115,7 @@ impl SampleOptions {
             || self.prompt_tokens.is_empty()
     }
 
-    /// Returns the rule by which tokens are chosen.
+    /// Returns the rule that chooses tokens.
     ///
     /// # Errors
     /// A value is out of range; the error names its option.

@@ -83,8 +83,8 @@ impl Talk {
         self.histories.iter().map(prompt).collect()
     }
 
-    /// Returns the tokens needed by the conversations; `None` if they end after the first answer. `longest`
-    /// is the longest prompt's tokens; each answer has at most `answer`.
+    /// Returns the number of tokens to reserve for the conversations; `None` if they end after the first
+    /// answer. `longest` is the longest prompt's tokens; each answer has at most `answer`.
     ///
     /// # Errors
     /// A message cannot be encoded.

@@ -33,7 +33,7 @@ pub struct SampledText {
     pub text: String,
     /// Tokens of the prompt.
     pub prompt_tokens: Vec<u32>,
-    /// Tokens of the continuation, including those of a stop string but not an end token.
+    /// Tokens of the continuation, including tokens of a stop string but not an end token.
     pub tokens: Vec<u32>,
     /// Seed of the draws.
     pub seed: u64,
