@@ -237,7 +237,8 @@ fn limits_of_the_process_are_reported_in_a_sentence() {
 fn few_addresses_are_reported_in_a_sentence() {
     let workplace = workplace();
     for limit in ["-v", "-d"] {
-        let (mut was_refused, mut unstarted) = (false, 0);
+        let mut was_refused = false;
+        let mut unstarted = 0;
         for mebibytes in (4..=2048).step_by(12) {
             let line = |command: &str| {
                 shell(workplace.path(), &format!("ulimit {limit} {}; exec $P {command}", mebibytes << 10))

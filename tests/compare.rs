@@ -138,8 +138,7 @@ fn runs_on_different_grids_compare_as_equal() {
     assert!(comparison.to_string().contains("model.dropout: 0.0 and 0.1 (decides bits)"), "{comparison}");
 }
 
-/// Checks that a tokenizer file and a chat template, of which each run has its own copy, are compared by
-/// content instead of path.
+/// Checks that tokenizer files and chat templates are compared by content: each run has its own copies.
 #[test]
 fn copies_of_files_are_compared_by_content() {
     let directory = tempfile::tempdir().unwrap();

@@ -65,7 +65,7 @@ pub(crate) const RECURRENT: &[&str] = &[
 /// Models with layers of Mamba-2 with one group, which tensor ranks cannot divide.
 pub(crate) const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4"];
 
-/// The model whose layers cannot be divided: it has one key and value head.
+/// A model whose layers cannot be divided, because it has one key and value head.
 pub(crate) const WHOLE: &str = "models/qwen2";
 
 /// Models with experts or latents, which GPUs do not support yet.

@@ -89,7 +89,7 @@ fn await_step(run_dir: &Path, step: u64) {
     }
 }
 
-/// Grids whose checkpoints are one file.
+/// Grids that write each checkpoint as one file.
 const WHOLE: [&[&str]; 3] = [&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]];
 /// Grids on which each rank writes a file.
 const SHARDED: [&[&str]; 2] =

@@ -20,7 +20,7 @@ const F16: &str = "precision.compute=f16";
 const FP8: &str = "precision.matmul=fp8";
 /// Both ways to run steps. Validations are in between; a step that cannot be captured is an error.
 const BOTH: &[&[&str]] = &[&["train.graphs=off"], &["train.graphs=on"]];
-/// Nine steps, each with a different learning rate, of which six are replayed or captured again.
+/// Nine steps, each with a different learning rate. Six are replayed or captured again.
 const STEPS: [&str; 3] = ["train.steps=9", "train.validate_every=4", "parallel.data=1"];
 
 /// Configurations that differ in what a step computes, and in what varies from step to step.

@@ -71,7 +71,7 @@ struct Outcome {
     losses: Vec<u32>,
     weights: String,
     validation: Option<u64>,
-    /// For preference pairs, a value of the validation.
+    /// For preference pairs, a metric of the validation.
     figure: Option<serde_json::Value>,
     /// Whether an update was skipped, for an infinite gradient or a spike.
     skips: bool,
@@ -189,7 +189,7 @@ fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
     (0..variants.len()).filter(runs).map(|number| variants[number]).collect()
 }
 
-/// Returns the settings of a run in a table of a device whose ranks share it, or have one each.
+/// Returns the setting that makes all ranks share one device (`shared`), or gives each its own.
 fn sharing(text: &str, sets: &[&str], shared: bool) -> String {
     format!("{SHARE}={}", if shared { config(text, sets).world_size() } else { 1 })
 }

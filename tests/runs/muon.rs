@@ -10,7 +10,7 @@ const CONTEXT: &str = "parallel.context=2";
 const PIECES: &str = "parallel.context_lanes=4";
 const OFFLOAD: &str = "optim.offload=true";
 
-/// Grids without tensor and context parallelism.
+/// Grids that divide neither layers nor sequences.
 const WHOLE: &[&[&str]] = &[
     &[],
     &[PAIR],

@@ -1,5 +1,5 @@
-//! Tests that losses of low precisions stay near those of f32, and that their bits are equal on every grid of
-//! GPUs or of ranks that share one.
+//! Tests that losses of low precisions stay near f32's, and that their bits are equal on every grid of GPUs
+//! or of ranks that share one.
 
 use run::RunOptions;
 use worker::DeviceChoice;

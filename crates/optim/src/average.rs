@@ -19,8 +19,8 @@ pub struct AverageSchedule {
 }
 
 impl AverageSchedule {
-    /// Returns the fraction by which averages move towards the weights in step `step`, counted from 0. It is
-    /// 1 in the first `start` steps, and 0 in steps that keep the averages.
+    /// Returns how far averages move towards the weights in step `step`, counted from 0, as a fraction of the
+    /// distance. It is 1 in the first `start` steps, and 0 in steps that keep the averages.
     #[must_use]
     pub fn fraction(&self, step: u64) -> f32 {
         let done = step + 1;

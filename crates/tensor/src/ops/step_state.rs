@@ -102,8 +102,8 @@ impl StepState {
         Ok(())
     }
 
-    /// Sets the fraction by which later updates move averages of weights towards the weights: 0 keeps the
-    /// averages, and 1 copies the weights.
+    /// Sets how far later updates move averages towards the weights, as a fraction of the distance: 0 keeps
+    /// the averages, and 1 copies the weights.
     pub fn set_average_fraction(&self, fraction: f32) -> Result<()> {
         if self.average_fraction.get().to_bits() != fraction.to_bits() {
             self.set(AVERAGE_FRACTION, fraction)?;
