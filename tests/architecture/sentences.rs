@@ -6,7 +6,7 @@ use crate::house::{self, File};
 /// The most words of a sentence.
 const MOST_WORDS: usize = 30;
 
-/// Phrases that stand for a noun or a preposition with one.
+/// Phrases whose noun a reader must look for in an earlier sentence.
 const PHRASES: [&str; 4] = ["those of", "the one that", "by which", "of which"];
 
 fn is_page(path: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Tests that steps replayed as CUDA graphs have the losses and weights of steps made call by call, and
+//! Tests that steps replayed as CUDA graphs have the losses and weights of steps without graphs, and replayed
 //! decode steps the same tokens.
 
 use collective::Communicator;

@@ -147,7 +147,7 @@ fn planned(plan: &Statistics) -> [u64; 4] {
     [plan.allocated(), plan.reserved(), plan.peak_allocated(), plan.peak_reserved()]
 }
 
-/// Rows with more variants than this are about grids.
+/// Number of variants above which a row is about grids.
 const MANY: usize = 12;
 
 /// A row: a configuration, overrides of all its runs, and variants that must not change a bit.

@@ -18,8 +18,8 @@ impl Work {
     }
 }
 
-/// How a kernel divides its work, for predictions of its time. Only kernels whose time follows neither from
-/// their minimum work nor from their blocks have one.
+/// How a kernel divides its work, from which its time is predicted. Present only if the time follows neither
+/// from the minimum work nor from the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// Units of work, each computed by one multiprocessor.

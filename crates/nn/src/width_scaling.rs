@@ -19,8 +19,8 @@ impl WidthScaling {
     /// A model as wide as its base.
     pub const NONE: Self = WidthScaling { ratio: 1.0, attention: 1.0 };
 
-    /// Returns the scaling of a model with these widths of tokens and of heads, each with its base. A base
-    /// width of 0 is the width itself, and a base width of heads of 0 is that of as many heads.
+    /// Returns the scaling of a model of width `width` with heads of width `head`, each with its base width.
+    /// Without `base` (0) nothing is scaled; without `base_head` (0) the base has as many heads.
     ///
     /// Attention scores are divided by the width of heads instead of its square root, and agree at the base.
     #[must_use]

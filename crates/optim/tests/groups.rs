@@ -34,7 +34,7 @@ fn bytes(tensor: &Tensor) -> Vec<u8> {
     bytes
 }
 
-/// Data that a checkpoint saves of an array: name, type, parameter elements per element, and bytes.
+/// An array in a checkpoint: name, type, number of parameter elements per array element, and bytes.
 type Saved = (String, DType, usize, Vec<u8>);
 
 /// Makes four updates of the slots `indices`, skipping the third, and returns the state of every slot.

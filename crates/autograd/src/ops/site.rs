@@ -22,7 +22,7 @@ enum Numbering {
 pub(super) struct Site {
     pub(super) seed: u64,
     name: String,
-    /// The arrays whose elements are numbered.
+    /// How the array's elements are numbered.
     numbering: Numbering,
 }
 
@@ -50,7 +50,7 @@ impl Site {
         }
     }
 
-    /// The site's name in the block that the tape's calls compute.
+    /// Returns the site's name with the indices of the shard and piece that the tape currently computes.
     pub(super) fn name(&self, tape: &Tape) -> String {
         let mut name = self.name.clone();
         if let Numbering::Shards(shards) = self.numbering {

@@ -184,7 +184,8 @@ impl Lora {
         }
     }
 
-    /// Returns the ranks and numerators of modules that deviate from the defaults, by key.
+    /// Returns `rank_pattern` and `alpha_pattern`: the rank and alpha of each module that differ from the
+    /// defaults.
     fn patterns(&self, tensors: &[FolderTensor]) -> impl Iterator<Item = (&'static str, Value)> {
         let r = |module: &str| Some(self.rank_of(module)).filter(|r| *r != self.r).map(Value::from);
         let alpha =

@@ -45,7 +45,7 @@ pub struct StateSpace {
     sizes: StateSpaceSizes,
 }
 
-/// The layers of one shard between the linear layers.
+/// The layers of one shard between the input and output projections.
 #[derive(Debug)]
 struct StateShard {
     convolution: CausalConvolution,

@@ -17,7 +17,7 @@ pub(crate) type Declaration = (&'static str, fn(&mut Trial<'_>));
 /// Callback that receives the operator's name, the name of a result, and the result.
 pub(crate) type Follow<'a> = &'a mut dyn FnMut(&'static str, &'static str, &Tensor);
 
-/// One run of a declaration on one device, in one type.
+/// One run of an operator's [`Declaration`], on one device in one type.
 pub(crate) struct Trial<'a> {
     case: Case,
     operator: &'static str,

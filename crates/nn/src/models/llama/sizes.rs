@@ -144,7 +144,7 @@ section! {
         router_scores: ScoreFunction = choice!(ScoreFunction, ScoreFunction::ALL).default("\"softmax\"");
         /// Whether the weights of a token's experts are divided by their sum.
         router_normalised: bool = Row::flag().default("true");
-        /// Least sum by which a token's expert weights are divided, as in Ernie 4.5. 0: no bound.
+        /// Lower bound of the sum that divides a token's expert weights, as in Ernie 4.5. 0: no bound.
         router_least_sum: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Multiplier of the weights of a token's experts.
         router_scale: f64 = Row::number(Interval::Positive).default("1.0");

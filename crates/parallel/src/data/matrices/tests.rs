@@ -93,7 +93,7 @@ impl Simulated {
     }
 }
 
-/// Makes all ranks' moves: each message is in the lists of its sender and of its receiver.
+/// Runs the moves of all ranks.
 fn make(all: &mut [Simulated], wave: usize, moves: impl Fn(&Wave) -> Vec<Move>) {
     let mut messages: BTreeMap<(usize, usize), Vec<Vec<f64>>> = BTreeMap::new();
     for (rank, memory) in all.iter_mut().enumerate() {

@@ -79,15 +79,15 @@ pub(super) struct GpuArrays {
     pub(super) keys: usize,
     /// Sums of decays of all value heads.
     pub(super) decays: usize,
-    /// Elements of an array of the values of all value heads.
+    /// Elements of an array shaped like the values of all value heads.
     pub(super) values: usize,
-    /// An array with the columns of keys, of all value heads.
+    /// Elements of an array shaped like the keys, for all value heads.
     pub(super) weights: usize,
     /// States of all chunks and value heads.
     pub(super) states: usize,
-    /// All elements of the forward pass.
+    /// Elements of the workspace of the forward pass.
     pub(super) forward: usize,
-    /// All elements of the backward pass.
+    /// Elements of the workspace of the backward pass.
     pub(super) backward: usize,
 }
 

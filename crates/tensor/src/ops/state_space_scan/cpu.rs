@@ -124,8 +124,8 @@ impl<'a> Head<'a> {
         self.columns(t, self.head * width, width)
     }
 
-    /// Returns the column of the head's B in a row of `xbc`. The head's C is as many columns later as all
-    /// groups have states.
+    /// Returns the first column of the head's B in a row of `xbc`. Its C begins groups · states columns
+    /// later.
     pub(super) fn b_column(&self) -> usize {
         let StateHeads { heads, groups, states, .. } = self.scan.heads;
         self.scan.heads.columns() + self.head / (heads / groups) * states

@@ -1,4 +1,4 @@
-//! Settings of Falcon-H1: attention beside layers of Mamba-2, with factors of each.
+//! Settings of Falcon-H1: attention beside Mamba-2 layers, each multiplied by a factor.
 
 use serde_json::json;
 
