@@ -40,7 +40,7 @@ pub(crate) struct PlanArgs {
     /// --describe on another host.
     #[arg(long, value_name = "DEVICE|FILE.toml", default_value = "auto")]
     device: String,
-    /// Memory of the device instead of its own, as in 80GiB.
+    /// Assume this much device memory, as in 80GiB, instead of the device's own.
     #[arg(long, value_name = "BYTES")]
     capacity: Option<String>,
     /// Print the operators of a step instead, with the dtypes of their results and gradients, and whether
@@ -75,8 +75,8 @@ pub(crate) struct PlanArgs {
         conflicts_with_all = ["config", "set", "capacity", "json"]
     )]
     describe: Option<Option<PathBuf>>,
-    /// With --describe, measure for a minute only, and scale the description that Plimsoll has of this model
-    /// of GPU to the present one. GPUs of a model differ by a few per cent.
+    /// With --describe, measure for one minute only, and scale Plimsoll's description of this GPU model to
+    /// the present GPU. GPUs of a model differ by a few per cent.
     #[arg(long, requires = "describe")]
     quick: bool,
     /// With --describe, measure nothing, and add the calls of the steps in LINES to FILE. Such lines are

@@ -79,7 +79,7 @@ pub(crate) struct TrainTokenizerArgs {
     /// Number of tokens, including 256 bytes and <|endoftext|>.
     #[arg(long, value_name = "N")]
     vocabulary: usize,
-    /// File tokenizer.json to write; its folders are created.
+    /// Path of the tokenizer.json to write; missing folders are created.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Key of JSON lines, or column of Parquet, with the text.
