@@ -93,8 +93,8 @@ fn read(path: &Path) -> Result<Option<MatmulTable>, CliError> {
     }
 }
 
-/// Returns the measured table. If `before` is for the same device and library, its choices for matmuls that
-/// were not measured are kept.
+/// Returns the measured table, merged with `before`. If `before` is for the same device and library, its
+/// choices for matmuls that were not measured are kept.
 fn merged(before: Option<MatmulTable>, measure: &MatmulMeasure) -> MatmulTable {
     let mut table = measure.table.clone();
     let same = |other: &MatmulTable| (&other.device, other.library) == (&table.device, table.library);

@@ -245,7 +245,8 @@ impl State {
     }
 }
 
-/// Numbers messages. `counts` holds the number of earlier messages per peer, and is increased.
+/// Assigns each message its number among the messages to or from its peer. `counts` holds the number of
+/// earlier messages per peer, and is increased.
 fn numbered<'a>(counts: &mut [u64], messages: &[PeerRegion<'a>]) -> Vec<NumberedMessage<'a>> {
     let number = |(peer, region): &PeerRegion<'a>| {
         let count = &mut counts[*peer];

@@ -38,7 +38,7 @@ pub(crate) fn check_optim(raw: &RawValues, config: &RunConfig) -> Result<(), Err
     check_widths(raw, config)
 }
 
-/// Refuses groups of one name, and decay rates of a rule that has none.
+/// Refuses two groups with one name, and decay rates for a rule without them.
 fn check_groups(raw: &RawValues, optim: &Optim) -> Result<(), Error> {
     for (index, group) in optim.groups.iter().enumerate() {
         let refuse = |reason: String| {

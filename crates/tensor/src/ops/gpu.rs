@@ -31,8 +31,7 @@ pub(crate) fn cells(device: &Device, request: Request) -> Result<Option<Tensor>>
     Ok(Some(cells))
 }
 
-/// Returns the tensor. With `measures` it carries the words of its largest magnitude, which [`cells`]
-/// allocates.
+/// Attaches memory for the largest magnitude of `tensor`, allocated by [`cells`], if `measures`.
 pub(crate) fn with_cells(tensor: Tensor, measures: bool, request: Request) -> Result<Tensor> {
     let cells = if measures { cells(tensor.device(), request)? } else { None };
     Ok(tensor.with_maxima(cells))

@@ -10,7 +10,7 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family = family!("rounded_sum", constants: &[gpu::THREADS_CONSTANT]);
 
 const OPERATOR: &str = "rounded_sum";
-/// Number of tensors that one kernel adds, a power of two: so many neighbours form whole subtrees.
+/// Number of tensors that one kernel adds: a power of two, so that they form a complete subtree.
 pub const PARTS: usize = 8;
 /// Elements that the host adds before the next ones, so that they stay in the L1 cache.
 const SPAN: usize = 512;

@@ -1,7 +1,4 @@
-//! The harness of operators. An operator is declared once, by a function that calls it and states the
-//! expected results. One run of the declaration compares results with f64, and gradients with finite
-//! differences. Another run passes every result to a callback, to test that bits repeat on any number of
-//! threads and that memory equals Meta's.
+//! A harness that runs one declaration of an operator on every device and type.
 
 use std::ops::Deref;
 
@@ -84,7 +81,7 @@ impl Trial<'_> {
         self.follow.is_some()
     }
 
-    /// Passes on a result that is not compared by itself.
+    /// Passes a result to the callback, without comparing it with expected values.
     pub(crate) fn result(&mut self, part: &'static str, result: &Tensor) {
         self.follow(part, result);
     }

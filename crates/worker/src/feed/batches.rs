@@ -55,7 +55,7 @@ impl MicroBatches {
         *self.0.borrow_mut() = None;
     }
 
-    /// Makes host work that was captured for micro-batch `captured` read `micro_batch`.
+    /// Makes the host work that was captured for micro-batch `captured` read `micro_batch` instead.
     pub(crate) fn replace(&self, captured: usize, micro_batch: usize) {
         if let Some(pass) = &mut *self.0.borrow_mut() {
             pass.shift = micro_batch.wrapping_sub(captured);

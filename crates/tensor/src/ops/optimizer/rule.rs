@@ -23,7 +23,7 @@ pub enum UpdateRule {
     },
     /// Lion (Chen et al. 2023): the sign of a running mean of gradients, and decoupled weight decay.
     Lion {
-        /// Weight of the running mean in an update's direction; the gradient has the complement.
+        /// Weight of the running mean in an update's direction; the gradient has the weight 1 − `beta1`.
         beta1: f32,
         /// Decay of the running mean.
         beta2: f32,

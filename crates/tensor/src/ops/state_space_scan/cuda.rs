@@ -98,7 +98,7 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Returns the arrays of a workspace: entering states, their factors, gradients of leaving states, and
-    /// parts of heads; the last two are empty in the forward pass.
+    /// gradients of B and C by head. The last two are empty in the forward pass.
     fn regions<'w>(&self, workspace: &'w Tensor) -> [Region<'w>; 4] {
         let whole = workspace.region();
         let WorkspaceSizes { states, kept, heads } = self.elements;
