@@ -118,7 +118,7 @@ const ADAMW: &str = "clip_norm = 1.0";
 /// SGD with momentum, as for training residual networks.
 const SGD: &str = "kind = \"sgd\"\nlearning_rate = 0.1\nmomentum = 0.9\nweight_decay = 1e-4\nclip_norm = 0.0";
 
-const MODELS: [BenchModel; 10] = [
+const MODELS: [BenchModel; 11] = [
     // Sizes that equal the keys' defaults.
     BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32, optim: ADAMW },
     BenchModel {
