@@ -13,7 +13,7 @@ const KEY_WIDTH: &str = "model.linear_key_width=8";
 const VALUE_WIDTH: &str = "model.linear_value_width=12";
 
 /// Linear attention in half of the layers, on whole sequences and on documents, with shared key heads and
-/// experts, in bf16, and with layers in shards.
+/// experts, in bf16, with other norms than attention has, and with layers in shards.
 const LINEAR: &[Row] = &[
     (
         LLAMA,
@@ -47,6 +47,9 @@ const LINEAR: &[Row] = &[
             "model.linear_key_heads=4",
             "model.linear_layout=grouped",
             "model.linear_negative_eigenvalues=true",
+            "model.linear_epsilon=1e-4",
+            "model.linear_norm_position=before",
+            "model.norm_position=after",
             "model.key_value_heads=4",
             "model.experts=4",
             "model.shared_expert_width=16",

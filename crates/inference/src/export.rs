@@ -7,7 +7,7 @@ use checkpoint::{Share, Target};
 use config::RunConfig;
 use device::DType;
 use nn::{Examples, FolderTensor, HuggingFaceModel};
-use pretrained::{CONFIG, Export, Folder, FolderKind, PretrainedError, write_folder};
+use pretrained::{CONFIG, Export, Folder, FolderKind, PretrainedError, in_form_of, write_folder};
 use serde_json::Value;
 use tensor::Shape;
 use worker::{Decoded, Weights, WorkerError};
@@ -85,6 +85,9 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         let text = format!("{path}: transformers have no model like this model.kind = \"{kind}\"{why}");
         return Err(RunError::Refused(text));
     };
+    if let Some(folder) = &stored.folder {
+        model = in_form_of(folder, model);
+    }
     stored.add_copies(&mut model);
     let whole = weights::whole(&config)?;
     let parameters = whole.parameters();

@@ -127,6 +127,7 @@ mod tests {
             config: Map::new(),
             prefix: "",
             tensors,
+            variants: Vec::new(),
             copies,
             tables,
             ignored,

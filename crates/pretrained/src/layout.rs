@@ -3,11 +3,28 @@
 use std::collections::BTreeSet;
 
 use device::DType;
-use nn::HuggingFaceModel;
+use nn::{FolderTensor, HuggingFaceModel};
 
 use crate::error::{PretrainedError, Result};
 use crate::folder::Folder;
 use crate::resized::is_shorter;
+
+/// Returns `model` with the list of tensors that the folder has, if it is one of the model's variants.
+#[must_use]
+pub fn in_form_of(folder: &Folder, mut model: HuggingFaceModel) -> HuggingFaceModel {
+    let is_there = |tensor: &FolderTensor| {
+        let found = folder.find(&tensor.name, model.prefix);
+        let is_table = model.tables.contains(&tensor.name.as_str());
+        found.is_some_and(|(_, stored)| is_table || stored.shape() == tensor.shape)
+    };
+    let is_form = |tensors: &Vec<FolderTensor>| tensors.iter().all(is_there);
+    if !is_form(&model.tensors)
+        && let Some(own) = model.variants.iter().position(is_form)
+    {
+        std::mem::swap(&mut model.tensors, &mut model.variants[own]);
+    }
+    model
+}
 
 /// Checks that a folder has all tensors of a model in their shapes, and no others. With `resizes`, token
 /// tables may have fewer rows.

@@ -29,6 +29,7 @@ mod write;
 pub use copies::has_own_head;
 pub use error::{PretrainedError, Result};
 pub use folder::{ADAPTER_CONFIG, CONFIG, Folder};
+pub use layout::in_form_of;
 pub use model::PretrainedModel;
 pub use tensor_file::StoredTensor;
 pub use write::{Export, FolderKind, Load, write_folder};

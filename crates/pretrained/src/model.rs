@@ -55,6 +55,7 @@ impl PretrainedModel {
     }
 
     fn from_folder(folder: Folder, model: HuggingFaceModel, resizes: bool) -> Result<Self> {
+        let model = layout::in_form_of(&folder, model);
         layout::check(&folder, &model, resizes)?;
         for copy in &model.copies {
             if differs(&folder, *copy, model.prefix)? {

@@ -131,6 +131,7 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
         config: config(sizes)?,
         prefix: PREFIX,
         tensors,
+        variants: Vec::new(),
         copies,
         tables: vec![EMBEDDING, HEAD],
         ignored,

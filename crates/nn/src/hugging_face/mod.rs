@@ -60,6 +60,8 @@ pub struct HuggingFaceModel {
     pub prefix: &'static str,
     /// All tensors; together they contain each parameter of the model once.
     pub tensors: Vec<FolderTensor>,
+    /// Lists of tensors that a folder may have instead of `tensors`, with other names or in other parts.
+    pub variants: Vec<Vec<FolderTensor>>,
     /// Tensors that a folder may repeat: (name of the copy, name of the original). They are written if the
     /// source folder had them.
     pub copies: Vec<(&'static str, &'static str)>,

@@ -176,6 +176,7 @@ impl Lora {
             config: settings.map(|(key, value)| (key.to_owned(), value)).collect(),
             prefix: PREFIX,
             tensors: tensors.iter().chain(self.saved.tensors()).map(named).collect(),
+            variants: Vec::new(),
             copies: Vec::new(),
             tables: Vec::new(),
             ignored: Vec::new(),

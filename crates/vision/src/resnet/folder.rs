@@ -67,6 +67,7 @@ pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
         config: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         prefix: "",
         tensors: parameters.chain(buffers).collect(),
+        variants: Vec::new(),
         copies: Vec::new(),
         tables: Vec::new(),
         ignored: Vec::new(),

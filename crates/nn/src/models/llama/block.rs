@@ -34,7 +34,7 @@ impl LlamaSizes {
             sinks: self.attention_sinks,
             qk_norm: self.qk_norm.then_some(self.qk_norm_span),
             qk_norm_last: self.qk_norm_last,
-            norm_position: self.norm_position,
+            norm_position: self.norm_position_in(layer),
             norms: self.norms(),
             is_parallel: self.parallel_branches,
             value_norm: self.value_norm,

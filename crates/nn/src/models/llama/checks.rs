@@ -48,10 +48,12 @@ impl LlamaSizes {
     /// Rejects options of norms and branches that exclude each other.
     pub(super) fn check_options(&self, raw: &RawValues) -> keys::Result<()> {
         let is_elsewhere = self.norm_position != NormPosition::Before;
+        let is_after = (0..self.layers).any(|layer| self.norm_position_in(layer) != NormPosition::Before);
         let is_bounded = self.gate_limit > 0.0 || self.gate_offset > 0.0;
         let is_layer = self.norm_kind == NormKind::Layer;
         let excluded = [
             (Self::parallel_branches, self.parallel_branches, Self::norm_position, is_elsewhere),
+            (Self::parallel_branches, self.parallel_branches, Self::linear_norm_position, is_after),
             (Self::gated, !self.gated, Self::experts, self.has_mixture()),
             (Self::gated, !self.gated, Self::gate_limit, is_bounded),
             (Self::norm_weights, !self.norm_weights, Self::norms_less_one, self.norms_less_one),

@@ -5,7 +5,7 @@ use tensor::ops::gated_delta_rule::{DeltaHeads, DeltaSettings};
 
 use super::mixers::SequenceMixer;
 use super::sizes::LlamaSizes;
-use crate::layers::{GatedDeltaSizes, QkNormSpan};
+use crate::layers::{GatedDeltaSizes, NormPosition, QkNormSpan};
 
 /// Number added to the square of the norms of queries and keys.
 const UNIT_EPSILON: f32 = 1e-6;
@@ -19,9 +19,17 @@ impl LlamaSizes {
             taps: self.linear_convolution_width,
             layout: self.linear_layout,
             negative_eigenvalues: self.linear_negative_eigenvalues,
-            epsilon: self.norm_epsilon as f32,
+            epsilon: self.linear_epsilon as f32,
         };
         (self.mixer(layer) == SequenceMixer::LinearAttention).then_some(sizes)
+    }
+
+    /// Returns the positions of the norms of `layer`.
+    pub(super) fn norm_position_in(&self, layer: usize) -> NormPosition {
+        match self.mixer(layer) {
+            SequenceMixer::LinearAttention => self.linear_norm_position,
+            _ => self.norm_position,
+        }
     }
 
     /// Returns the heads of linear attention.

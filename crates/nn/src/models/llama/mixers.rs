@@ -162,6 +162,10 @@ impl LlamaSizes {
         if !self.has_mixer(SequenceMixer::Convolution) {
             (sizes.convolution_width, sizes.convolution_bias) = (3, false);
         }
+        if !self.has_mixer(SequenceMixer::LinearAttention) {
+            sizes.linear_epsilon = self.norm_epsilon;
+            sizes.linear_norm_position = self.norm_position;
+        }
         if self.has_state_spaces() {
             return;
         }

@@ -290,6 +290,14 @@ section! {
         /// Whether rates of linear attention are up to 2 instead of 1, so that a state's eigenvalues may be
         /// negative, as in OLMo Hybrid.
         linear_negative_eigenvalues: bool = Row::flag().default("false");
+        /// Number added to the mean squares in the norm of linear attention's results; 1e-5 in OLMo Hybrid.
+        linear_epsilon: f64 = Row::number(Interval::Positive)
+            .derived("`norm_epsilon`", |raw| Ok(raw.number(LlamaSizes::norm_epsilon)?.into()));
+        /// Position of the norms in layers of linear attention: "before" in OLMo Hybrid, whose other layers
+        /// have norms "after".
+        linear_norm_position: NormPosition = choice!(
+            NormPosition, [NormPosition::Before, NormPosition::After, NormPosition::Both]
+        ).derived("`norm_position`", |raw| Ok(raw.text(LlamaSizes::norm_position)?.into()));
         /// Whether attention's output is multiplied by the sigmoid of a gate, which further rows of the query
         /// projection compute, as in Qwen3.5.
         attention_gate: bool = Row::flag().default("false");

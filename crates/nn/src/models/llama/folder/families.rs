@@ -16,6 +16,7 @@ use super::gemma4::GEMMA_4;
 use super::latents::{LATENT_ROPE, LATENTS};
 use super::linear_attention::{GROUPED_LINEAR_ATTENTION, LINEAR_ATTENTION};
 use super::minimax::{ATTENTION_TYPES, ROTARY_DIM};
+use super::olmo_hybrid::OLMO_HYBRID;
 use super::options::{
     ALL_BIASES, ALPHA_ROPE, ATTENTION_BIAS, ATTENTION_DROPOUT, CAPS, DENSE, DROPOUT, FLAT_ROPE, GROWING_ROPE,
     HALF_ROPE, LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS, NO_BIASES, NO_CLIP, NO_DROPOUT, NO_WINDOW,
@@ -109,6 +110,7 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         options: &[PADDING, LAYER_TYPES, ATTENTION_BIAS, LAYER_ROPE],
         ..USUAL
     },
+    OLMO_HYBRID,
     FolderFamily {
         model_type: "gemma2",
         architecture: "Gemma2ForCausalLM",

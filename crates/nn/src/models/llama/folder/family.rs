@@ -3,7 +3,7 @@
 use keys::Value;
 use serde_json::Value as Json;
 
-use crate::hugging_face::FolderConfig;
+use crate::hugging_face::{FolderConfig, FolderTensor};
 use crate::models::llama::sizes::LlamaSizes;
 
 /// Configuration keys, each as `model.key` with its value.
@@ -32,7 +32,14 @@ pub(super) struct FolderFamily {
     pub(super) experts: Option<ExpertLayout>,
     /// Names of the norms of queries and of keys within attention.
     pub(super) qk_norms: [&'static str; 2],
+    /// Gives tensors the names that depend on a layer's type.
+    pub(super) released: Option<ChangeTensors>,
+    /// Gives tensors another form that folders of the family may have.
+    pub(super) rewritten: Option<ChangeTensors>,
 }
+
+/// Changes the names and shapes of a model's tensors.
+pub(super) type ChangeTensors = fn(&mut [FolderTensor], &LlamaSizes);
 
 /// The settings that most families share. Every family has a name and options of its own.
 pub(super) const USUAL: FolderFamily = FolderFamily {
@@ -46,6 +53,8 @@ pub(super) const USUAL: FolderFamily = FolderFamily {
     is_fused: false,
     experts: None,
     qk_norms: ["q_norm", "k_norm"],
+    released: None,
+    rewritten: None,
 };
 
 /// Names of the experts' tensors in a folder.

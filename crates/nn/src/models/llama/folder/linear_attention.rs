@@ -9,6 +9,10 @@ use crate::layers::DeltaLayout;
 use crate::models::llama::mixers::{FULL, SequenceMixer};
 use crate::models::llama::sizes::LlamaSizes;
 
+/// Name of the convolution of queries, keys and values together.
+const CONVOLUTION: &str = "conv1d.";
+/// Names of the convolutions of queries, of keys and of values.
+pub(super) const CONVOLUTIONS: [&str; 3] = ["q_conv1d.", "k_conv1d.", "v_conv1d."];
 /// Names of the settings of linear attention.
 const NAMES: &[&str] = &[
     "layer_types",
@@ -44,7 +48,7 @@ fn read(config: &FolderConfig, layout: DeltaLayout) -> Result<Keys, String> {
     ])
 }
 
-fn write(sizes: &LlamaSizes) -> Settings {
+pub(super) fn write(sizes: &LlamaSizes) -> Settings {
     let types: Vec<_> = (0..sizes.layers).map(|layer| sizes.mixer(layer).name()).collect();
     vec![
         ("layer_types", json!(types)),
@@ -57,7 +61,7 @@ fn write(sizes: &LlamaSizes) -> Settings {
 }
 
 /// Returns the types of the layers: listed, or attention in the last layer of every interval.
-fn types(config: &FolderConfig) -> Result<Vec<String>, String> {
+pub(super) fn types(config: &FolderConfig) -> Result<Vec<String>, String> {
     let linear = SequenceMixer::LinearAttention.name();
     let Some(types) = config.texts("layer_types")? else {
         let layers = config.count("num_hidden_layers")?;
@@ -71,8 +75,9 @@ fn types(config: &FolderConfig) -> Result<Vec<String>, String> {
     }
 }
 
-/// Returns the tensors of a layer's linear attention.
-pub(super) fn tensors(layer: &str, sizes: &LlamaSizes) -> Vec<FolderTensor> {
+/// Returns the tensors of a layer's linear attention. With `splits`, queries, keys and values are separate
+/// tensors, and so are the kernels of their convolutions.
+pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, splits: bool) -> Vec<FolderTensor> {
     let heads = sizes.linear_heads();
     let width = sizes.width;
     let [queries, keys, values] = heads.groups_of_columns();
@@ -100,5 +105,26 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes) -> Vec<FolderTensor> {
         let name = format!("{layer}.linear_attn.{part}");
         FolderTensor::whole(name.clone(), name, &shape)
     };
-    parts.into_iter().map(tensor).collect()
+    let mut tensors: Vec<_> = parts.into_iter().map(tensor).collect();
+    if splits {
+        tensors = tensors.into_iter().flat_map(|tensor| split(tensor, [queries, keys, values])).collect();
+    }
+    tensors
+}
+
+/// Splits a tensor with rows of queries, keys and values by these.
+fn split(whole: FolderTensor, rows: [usize; 3]) -> Vec<FolderTensor> {
+    let names = [("in_proj_qkv.", ["q_proj.", "k_proj.", "v_proj."]), (CONVOLUTION, CONVOLUTIONS)];
+    let Some((packed, names)) = names.into_iter().find(|(packed, _)| whole.name.contains(packed)) else {
+        return vec![whole];
+    };
+    let mut first_row = 0;
+    let part = |(name, rows): (&str, usize)| {
+        let mut tensor = FolderTensor { first_row, ..whole.clone() };
+        tensor.name = whole.name.replace(packed, name);
+        tensor.shape[0] = rows;
+        first_row += rows;
+        tensor
+    };
+    names.into_iter().zip(rows).map(part).collect()
 }

@@ -14,6 +14,7 @@ mod latents;
 mod linear_attention;
 mod minimax;
 mod names;
+mod olmo_hybrid;
 mod options;
 mod parts;
 pub(crate) mod reader;
@@ -203,10 +204,12 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
         ignored.push(tensors::HEAD);
         copies.push((tensors::HEAD, tensors::EMBEDDING));
     }
+    let tensors = tensors::tensors(sizes, family);
     let model = HuggingFaceModel {
         config,
         prefix: PREFIX,
-        tensors: tensors::tensors(sizes, family),
+        variants: tensors::variants(sizes, family, &tensors),
+        tensors,
         copies,
         tables: vec![tensors::EMBEDDING, tensors::LAYER_EMBEDDINGS, tensors::HEAD],
         ignored,

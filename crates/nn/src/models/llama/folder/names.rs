@@ -23,11 +23,21 @@ const RENAMED: &[(&str, &str, &str)] = &[
     ("falcon_h1", "model.norm.", "model.final_layernorm."),
     ("nanochat", ".mlp.up_proj.", ".mlp.fc1."),
     ("nanochat", ".mlp.down_proj.", ".mlp.fc2."),
+    ("olmo_hybrid", ".linear_attn.in_proj_z.", ".linear_attn.g_proj."),
+    ("olmo_hybrid", ".linear_attn.in_proj_b.", ".linear_attn.b_proj."),
+    ("olmo_hybrid", ".linear_attn.in_proj_a.", ".linear_attn.a_proj."),
+    ("olmo_hybrid", ".linear_attn.norm.", ".linear_attn.o_norm."),
+    ("olmo_hybrid", ".linear_attn.out_proj.", ".linear_attn.o_proj."),
 ];
 
 /// Returns whether the gate and the layer beside it are one tensor, though queries, keys and values are not.
 pub(super) fn fuses_gate(model_type: &str) -> bool {
     model_type == "granitemoehybrid"
+}
+
+/// Returns whether queries, keys and values of linear attention are separate tensors.
+pub(super) fn splits_linear(model_type: &str) -> bool {
+    model_type == "olmo_hybrid"
 }
 
 /// Renames tensors as in a family's folders.

@@ -7,7 +7,7 @@ use crate::hugging_face::readers::CONFIG;
 /// Settings of all families of folders.
 pub(crate) const LLAMA: Reader = Reader {
     of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5, \
-         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1, nanochat, Cohere",
+         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1, nanochat, Cohere, OLMo Hybrid",
     keys: &[
         FileKey::known(
             &[
@@ -63,8 +63,20 @@ pub(crate) const LLAMA: Reader = Reader {
                 "linear_num_value_heads",
                 "linear_value_head_dim",
                 "attn_output_gate",
+                "linear_allow_neg_eigval",
+                "linear_use_gate",
             ],
-            "linear attention of Qwen3.5",
+            "linear attention of Qwen3.5 and OLMo Hybrid",
+        ),
+        FileKey::ignored(
+            &[
+                "linear_a_log_min",
+                "linear_a_log_max",
+                "linear_dt_min",
+                "linear_dt_max",
+                "linear_dt_init_floor",
+            ],
+            "initial values of linear attention in OLMo Hybrid",
         ),
         FileKey::known(&["attention_bias", "attention_out_bias", "mlp_bias", "use_bias"], "biases"),
         FileKey::known(&["embd_pdrop", "resid_pdrop"], "only 0"),

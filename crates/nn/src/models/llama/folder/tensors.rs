@@ -1,7 +1,7 @@
 //! Maps the tensors of a folder to rows of parameters.
 
 use super::experts;
-use super::family::FolderFamily;
+use super::family::{ChangeTensors, FolderFamily};
 use super::{latents, linear_attention, names, state_spaces};
 use crate::hugging_face::FolderTensor;
 use crate::layers::{QkNormSpan, ShortConvolutionSizes};
@@ -41,7 +41,8 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     for layer in 0..sizes.layers {
         let name = format!("model.layers.{layer}");
         let norm = |part: &str| same(&format!("{name}.{part}.weight"), &[sizes.width]);
-        let norms = sizes.norm_position.all_names(sizes.parallel_branches).filter(|_| sizes.norm_weights);
+        let norms =
+            sizes.norm_position_in(layer).all_names(sizes.parallel_branches).filter(|_| sizes.norm_weights);
         tensors.extend(norms.map(norm));
         if let Some(convolution) = sizes.convolution(layer) {
             tensors.extend(short_convolution(&name, sizes.width, convolution));
@@ -50,7 +51,8 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
             tensors.extend(state_spaces::tensors(&name, sizes.width, states));
         }
         if sizes.delta(layer).is_some() {
-            tensors.extend(linear_attention::tensors(&name, sizes));
+            let splits = names::splits_linear(family.model_type);
+            tensors.extend(linear_attention::tensors(&name, sizes, splits));
         }
         if sizes.attends(layer) {
             tensors.extend(attention(&name, layer, sizes, family));
@@ -91,7 +93,24 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
         tensors.push(same(HEAD, &table));
     }
     names::rename(&mut tensors, family.model_type);
+    if let Some(change) = family.released {
+        change(&mut tensors, sizes);
+    }
     tensors
+}
+
+/// Returns the lists of tensors that a folder of the family may have instead of `tensors`.
+pub(super) fn variants(
+    sizes: &LlamaSizes,
+    family: &FolderFamily,
+    tensors: &[FolderTensor],
+) -> Vec<Vec<FolderTensor>> {
+    let changed = |change: ChangeTensors| {
+        let mut tensors = tensors.to_vec();
+        change(&mut tensors, sizes);
+        tensors
+    };
+    family.rewritten.map(changed).into_iter().collect()
 }
 
 /// Renames the shared experts as in folders that also have a gate of them.
