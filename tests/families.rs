@@ -26,6 +26,7 @@ pub(crate) const MODELS: &[&str] = &[
     "families/falcon-h1",
     "families/granite4",
     "families/hunyuan",
+    "families/kimi-linear",
     "families/lfm2",
     "families/minimax-m2",
     "families/ministral",
@@ -57,6 +58,7 @@ pub(crate) const WITH_QUESTIONS: &[&str] = &["models/gpt2", "models/llama", "mod
 pub(crate) const RECURRENT: &[&str] = &[
     "families/falcon-h1",
     "families/granite4",
+    "families/kimi-linear",
     "families/lfm2",
     "families/olmo-hybrid",
     "families/qwen3-next",
@@ -71,7 +73,7 @@ pub(crate) const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4
 pub(crate) const WHOLE: &str = "models/qwen2";
 
 /// Models with experts or latents, which GPUs do not support yet.
-pub(crate) const ON_HOSTS: [&str; 11] = [
+pub(crate) const ON_HOSTS: [&str; 12] = [
     "families/deepseek",
     "families/deepseek-v3",
     "families/ernie4.5-moe",
@@ -79,6 +81,7 @@ pub(crate) const ON_HOSTS: [&str; 11] = [
     "families/glm4-moe-lite",
     "families/gpt-oss",
     "families/granite4",
+    "families/kimi-linear",
     "families/minimax-m2",
     "families/mixtral",
     "families/olmoe",

@@ -13,7 +13,8 @@ const KEY_WIDTH: &str = "model.linear_key_width=8";
 const VALUE_WIDTH: &str = "model.linear_value_width=12";
 
 /// Linear attention in half of the layers, on whole sequences and on documents, with shared key heads and
-/// experts, in bf16, with other norms than attention has, and with layers in shards.
+/// experts, in bf16, with other norms than attention has, and with layers in
+/// shards. Decays of channels beside latents that do not rotate.
 const LINEAR: &[Row] = &[
     (
         LLAMA,
@@ -59,6 +60,28 @@ const LINEAR: &[Row] = &[
             "train.steps=2",
         ],
         &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3]],
+    ),
+    (
+        LLAMA,
+        &[
+            LANES,
+            TYPES,
+            KEY_WIDTH,
+            VALUE_WIDTH,
+            "model.linear_channel_decays=true",
+            "model.linear_gate_rank=6",
+            "model.linear_gate=sigmoid",
+            "model.latent_width=12",
+            "model.rope_width=4",
+            "model.rope_layers=[0]",
+            "model.key_value_heads=4",
+            "model.experts=4",
+            "model.expert_layers=[0, 1]",
+            "data.separator=10",
+            "data.document_mask=true",
+            "train.steps=2",
+        ],
+        &[&[], &["parallel.data=4", ZERO_3, PAIRS, BLOCK], &[TWO, PIPELINE], &[TWO, PAIR, ZERO_3, BLOCK]],
     ),
     (LLAMA, &[TYPES, GATE, "optim.kind=muon", "train.steps=2"], ONCE),
 ];

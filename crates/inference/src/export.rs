@@ -32,7 +32,8 @@ const LANGUAGE: &str = "text_config";
 const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
 /// Keys of a folder's configuration that a run may increase: positions and tokens.
-const GROWING: [&str; 3] = ["max_position_embeddings", "vocab_size", "vocab_size_per_layer_input"];
+const GROWING: [&str; 4] =
+    ["max_position_embeddings", "model_max_length", "vocab_size", "vocab_size_per_layer_input"];
 
 /// Default maximum bytes of tensors in one file, as in transformers before version 5.
 const MOST_SHARD: u64 = 5_000_000_000;

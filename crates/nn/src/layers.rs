@@ -62,6 +62,7 @@ pub use state_space::{StateSpace, StateSpaceSizes};
 pub use tensor::ops::Activation;
 pub use tensor::ops::attention::{Heads, Qkv};
 pub use tensor::ops::cached_attention::{CachedHeads, CachedValues};
+pub use tensor::ops::gated_rms_norm::GateFunction;
 pub use tensor::ops::rotary::{Frequencies, Scaling};
 pub use tensor::ops::routing::{Routing, ScoreFunction};
 pub use token_head::TokenHead;

@@ -68,6 +68,8 @@ const MODELS: &[(&str, &[&str])] = &[
     ("llama", CONVOLUTIONS),
     ("llama", STATE_SPACES),
     ("llama", LINEAR_ATTENTION),
+    ("llama", OLMO_HYBRID),
+    ("llama", KIMI_LINEAR),
 ];
 
 const CONVOLUTIONS: &[&str] = &[
@@ -105,6 +107,32 @@ const NANOCHAT: &[&str] = &[
     "model.qk_norm=true",
     "model.qk_norm_last=true",
     "model.rope_reversed=true",
+];
+
+/// Norms before linear attention and after attention, and rates up to 2.
+const OLMO_HYBRID: &[&str] = &[
+    "model.layer_types=['linear_attention', 'full_attention']",
+    "model.linear_key_width=4",
+    "model.linear_value_width=6",
+    "model.linear_negative_eigenvalues=true",
+    "model.linear_epsilon=0.1",
+    "model.linear_norm_position=\"before\"",
+    "model.norm_position=\"after\"",
+    "model.qk_norm=true",
+    "model.qk_norm_span=\"all\"",
+];
+
+/// Decays of channels, gates from two layers, and latents that do not rotate.
+const KIMI_LINEAR: &[&str] = &[
+    "model.layer_types=['linear_attention', 'full_attention']",
+    "model.linear_key_width=4",
+    "model.linear_value_width=6",
+    "model.linear_channel_decays=true",
+    "model.linear_gate_rank=3",
+    "model.linear_gate=\"sigmoid\"",
+    "model.latent_width=6",
+    "model.rope_width=2",
+    "model.rope_layers=[0]",
 ];
 
 const COHERE: &[&str] = &[

@@ -184,3 +184,17 @@ pub(crate) const ROPE: Reader = Reader {
     shared: &[],
     unlisted: Unlisted::RefusedIfSet,
 };
+
+/// Settings of `linear_attn_config`.
+pub(crate) const DELTA: Reader = Reader {
+    of: "`linear_attn_config` of Kimi Linear",
+    keys: &[
+        FileKey::known(&["num_heads", "head_dim", "short_conv_kernel_size"], "sizes of linear attention"),
+        FileKey::known(
+            &["kda_layers", "full_attn_layers"],
+            "numbers of the layers with linear attention and of the others, from 1; `layer_types` precedes them",
+        ),
+    ],
+    shared: &[],
+    unlisted: Unlisted::RefusedIfSet,
+};

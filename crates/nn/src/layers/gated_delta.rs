@@ -4,9 +4,9 @@ use autograd::ops::{CausalConvolution, DeltaGates};
 use autograd::{Tape, Var, Weight, map, ops};
 use tensor::ops::Activation;
 use tensor::ops::gated_delta_rule::{DeltaHeads, DeltaSettings};
-use tensor::ops::gated_rms_norm::{GateFunction, Settings};
+use tensor::ops::gated_rms_norm::Settings;
 
-use super::{Layer, Linear, within};
+use super::{GateFunction, Layer, Linear, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -38,6 +38,11 @@ pub struct GatedDeltaSizes {
     pub taps: usize,
     /// Layout of the projections.
     pub layout: DeltaLayout,
+    /// Width between two layers that compute the gates, and between two that compute the decays; 0 for one
+    /// layer each.
+    pub gate_rank: usize,
+    /// Function of the gates.
+    pub gate: GateFunction,
     /// Whether rates are up to 2, so that eigenvalues of a state's transitions may be negative.
     pub negative_eigenvalues: bool,
     /// Epsilon added to mean squares in the norm of the output.
@@ -48,6 +53,9 @@ pub struct GatedDeltaSizes {
 /// rule, a gated norm of each head, and an output projection. Shards have equal parts of the heads.
 #[derive(Debug)]
 pub struct GatedDelta {
+    /// The first of two layers that compute the gates, and of two that compute the decays. Shards share
+    /// their results.
+    narrow: Option<[Linear; 2]>,
     inputs: Vec<Linear>,
     layout: DeltaLayout,
     /// The convolution of each local shard.
@@ -56,7 +64,7 @@ pub struct GatedDelta {
     gates: Vec<DeltaGates>,
     /// Weight of the norm, which all heads share.
     norm: Weight,
-    epsilon: f32,
+    norm_settings: Settings,
     output: Linear,
     /// Heads of a shard.
     settings: DeltaSettings,
@@ -65,8 +73,10 @@ pub struct GatedDelta {
 impl GatedDelta {
     /// Registers the parameters below `prefix`, for inputs of `width` columns:
     ///
-    /// * `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`, or `in_proj_qkvz` and `in_proj_ba`
-    /// * `conv1d.weight` `[packed columns, 1, taps]`, `A_log` and `dt_bias` `[value heads]`
+    /// * `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`, or `in_proj_qkvz` and `in_proj_ba`. With a
+    ///   width between two layers, `g_a_proj` and `g_b_proj` instead of `in_proj_z`, and `f_a_proj` and
+    ///   `f_b_proj` instead of `in_proj_a`
+    /// * `conv1d.weight` `[packed columns, 1, taps]`, `A_log` `[value heads]` and `dt_bias` `[decays]`
     /// * `norm.weight` `[value width]` and `out_proj`
     ///
     /// # Errors
@@ -81,30 +91,37 @@ impl GatedDelta {
         let heads = sizes.settings.heads;
         let is_sharded = parameters.shards().is_divided();
         // Parameters of all shards come before parameters of each shard.
+        let narrow = Self::narrow(parameters, prefix, [width, sizes.gate_rank], init)?;
         let shared = is_sharded.then(|| Self::norm(parameters, prefix, heads)).transpose()?;
         let [queries, keys, values] = heads.groups_of_columns();
-        let layers: &[(&str, usize)] = match sizes.layout {
-            DeltaLayout::Separate => &[
-                ("in_proj_qkv", queries + keys + values),
-                ("in_proj_z", values),
-                ("in_proj_b", heads.value),
-                ("in_proj_a", heads.value),
-            ],
-            DeltaLayout::Grouped => {
-                &[("in_proj_qkvz", queries + keys + 2 * values), ("in_proj_ba", 2 * heads.value)]
-            }
+        let decays = sizes.settings.decays();
+        let (gate, decay, inner) = match sizes.gate_rank {
+            0 => ("in_proj_z", "in_proj_a", width),
+            rank => ("g_b_proj", "f_b_proj", rank),
         };
-        let mut linear = |name: &str, inputs, outputs, init| {
+        let layers: &[(&str, usize, usize)] = match sizes.layout {
+            DeltaLayout::Separate => &[
+                ("in_proj_qkv", width, queries + keys + values),
+                (gate, inner, values),
+                ("in_proj_b", width, heads.value),
+                (decay, inner, decays),
+            ],
+            DeltaLayout::Grouped => &[
+                ("in_proj_qkvz", width, queries + keys + 2 * values),
+                ("in_proj_ba", width, 2 * heads.value),
+            ],
+        };
+        let mut linear = |name: &str, inputs, outputs| {
             let name = format!("{prefix}.{name}");
             Linear::without_bias(parameters, &name, inputs, outputs, init, Activation::None)
         };
-        let inputs = layers.iter().map(|(name, outputs)| linear(name, width, *outputs, init));
+        let inputs = layers.iter().map(|(name, inputs, outputs)| linear(name, *inputs, *outputs));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
         let name = |part: &str| format!("{prefix}.{part}");
         let shape = [heads.packed_columns(), 1, sizes.taps];
         let convolutions = parameters.create_shards(&name("conv1d.weight"), shape, init)?;
         let bias = Init::Constant(INITIAL_BIAS);
-        let biases = parameters.create_shards(&name("dt_bias"), [heads.value], bias)?;
+        let biases = parameters.create_shards(&name("dt_bias"), [decays], bias)?;
         let speeds = parameters.create_shards(&name("A_log"), [heads.value], Init::Constant(0.0))?;
         let norm = match shared {
             Some(norm) => norm,
@@ -116,15 +133,33 @@ impl GatedDelta {
         let convolution = |weight| CausalConvolution { weight, bias: None, silu: true };
         let gates = |(log_speed, bias)| DeltaGates { log_speed, bias, factor };
         Ok(GatedDelta {
+            narrow,
             inputs,
             layout: sizes.layout,
             convolutions: convolutions.into_iter().map(convolution).collect(),
             gates: speeds.into_iter().zip(biases).map(gates).collect(),
             norm,
-            epsilon: sizes.epsilon,
+            norm_settings: Settings { epsilon: sizes.epsilon, function: sizes.gate },
             settings: DeltaSettings { heads: heads.divided(output.edges().shards()), ..sizes.settings },
             output,
         })
+    }
+
+    /// Registers the first of two layers of gates and of decays, if there are two.
+    fn narrow(
+        parameters: &mut Parameters,
+        prefix: &str,
+        [width, rank]: [usize; 2],
+        init: Init,
+    ) -> Result<Option<[Linear; 2]>> {
+        if rank == 0 {
+            return Ok(None);
+        }
+        let mut linear = |name: &str| {
+            let name = format!("{prefix}.{name}");
+            Linear::without_bias(parameters, &name, width, rank, init, Activation::None)
+        };
+        Ok(Some([linear("g_a_proj")?, linear("f_a_proj")?]))
     }
 
     fn norm(parameters: &mut Parameters, prefix: &str, heads: DeltaHeads) -> Result<Weight> {
@@ -132,11 +167,38 @@ impl GatedDelta {
         parameters.create_copied(&name, [heads.value_width], Init::Constant(1.0))
     }
 
-    /// Projects the input of one shard to (queries, keys and values), gates, rates and decays, before their
+    /// Computes the inputs of the layers of gates and of decays, and copies them and `x_bld` for each local
+    /// shard, all in one copy. Without such layers, there is a copy of `x_bld` alone.
+    fn enter(&self, tape: &Tape, x_bld: Var) -> Result<[Var; 3]> {
+        let first = self.inputs.first().ok_or_else(missing)?;
+        let Some([gate, decay]) = &self.narrow else {
+            let x_bld = first.enter(tape, x_bld)?;
+            return Ok([x_bld.clone(), x_bld.clone(), x_bld]);
+        };
+        let gate_blr = gate.forward(tape, x_bld.clone())?;
+        let decay_blr = decay.forward(tape, x_bld.clone())?;
+        let parts = [x_bld, gate_blr, decay_blr];
+        if !first.edges().is_sharded() {
+            return Ok(parts);
+        }
+        let columns = |part: &Var| part.tensor().shape().columns();
+        let widths: Vec<_> = parts.iter().map(columns).collect();
+        let axis = parts[0].tensor().shape().dims().len() - 1;
+        let joined = within(tape, "gates", || Ok(ops::concatenate(tape, &parts, axis)?))?;
+        let copies = first.enter(tape, joined)?;
+        let parts = within(tape, "gates", || Ok(ops::split(tape, copies, COLUMNS, &widths)?))?;
+        <[Var; 3]>::try_from(parts).map_err(|_| missing())
+    }
+
+    /// Projects the inputs of one shard to (queries, keys and values), gates, rates and decays, before their
     /// activations.
-    fn project(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<[Var; 4]> {
-        let project = |layer: &Linear| layer.forward_shard(tape, shard, x_bld.clone());
-        let projected = self.inputs.iter().map(project).collect::<Result<Vec<_>>>()?;
+    fn project(&self, tape: &Tape, shard: usize, [x_bld, gate_blr, decay_blr]: [Var; 3]) -> Result<[Var; 4]> {
+        let inputs = match self.layout {
+            DeltaLayout::Separate => vec![x_bld.clone(), gate_blr, x_bld, decay_blr],
+            DeltaLayout::Grouped => vec![x_bld.clone(), x_bld],
+        };
+        let project = |(layer, input): (&Linear, Var)| layer.forward_shard(tape, shard, input);
+        let projected = self.inputs.iter().zip(inputs).map(project).collect::<Result<Vec<_>>>()?;
         let parts = match self.layout {
             DeltaLayout::Separate => projected,
             DeltaLayout::Grouped => within(tape, "groups", || self.ungroup(tape, projected))?,
@@ -163,19 +225,19 @@ impl GatedDelta {
         Ok([qkv, gates].into_iter().chain(of_ba).collect())
     }
 
-    /// Computes the result of one shard from its copy of the input.
-    fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
+    /// Computes the result of one shard from its copies of the inputs.
+    fn forward_shard(&self, tape: &Tape, shard: usize, inputs: [Var; 3]) -> Result<Var> {
         let convolution = self.convolutions.get(shard).ok_or_else(missing)?;
         let gates = self.gates.get(shard).ok_or_else(missing)?;
-        let [qkv_blc, z_blc, b_blh, a_blh] = self.project(tape, shard, x_bld)?;
+        let [qkv_blc, z_blc, b_blh, a_blh] = self.project(tape, shard, inputs)?;
         let qkv_blc = within(tape, "conv1d", || Ok(ops::causal_convolution(tape, qkv_blc, convolution)?))?;
         let mixed_blc = within(tape, "delta_rule", || {
             let [decay, rate] = ops::delta_gates(tape, [a_blh, b_blh], gates)?;
             Ok(ops::gated_delta_rule(tape, [qkv_blc, decay, rate], self.settings)?)
         })?;
-        let settings = Settings { epsilon: self.epsilon, function: GateFunction::Silu };
-        let normed_blc =
-            within(tape, "norm", || Ok(ops::gated_rms_norm(tape, mixed_blc, z_blc, &self.norm, settings)?))?;
+        let normed_blc = within(tape, "norm", || {
+            Ok(ops::gated_rms_norm(tape, mixed_blc, z_blc, &self.norm, self.norm_settings)?)
+        })?;
         self.output.forward_shard(tape, shard, normed_blc)
     }
 }
@@ -194,9 +256,8 @@ impl Layer for GatedDelta {
     /// The shape or dtype differs, memory is exhausted, or a collective failed.
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
-        let first = self.inputs.first().ok_or_else(missing)?;
-        let x_bld = first.enter(tape, x_bld)?;
-        let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;
+        let inputs = self.enter(tape, x_bld)?;
+        let y_bld = map(tape, inputs, |block, inputs| self.forward_shard(tape, block.shard, inputs))?;
         self.output.leave(tape, y_bld, dtype)
     }
 }

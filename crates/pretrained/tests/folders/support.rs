@@ -48,6 +48,7 @@ pub(crate) const IN_F32: &[&str] = &[
     "families/glm4-moe-lite",
     "families/gpt-oss",
     "families/hunyuan",
+    "families/kimi-linear",
     "families/minimax-m2",
     "families/mixtral",
     "families/olmoe",

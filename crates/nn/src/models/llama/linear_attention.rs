@@ -5,7 +5,7 @@ use tensor::ops::gated_delta_rule::{DeltaHeads, DeltaSettings};
 
 use super::mixers::SequenceMixer;
 use super::sizes::LlamaSizes;
-use crate::layers::{GatedDeltaSizes, NormPosition, QkNormSpan};
+use crate::layers::{DeltaLayout, GatedDeltaSizes, NormPosition, QkNormSpan};
 
 /// Number added to the square of the norms of queries and keys.
 const UNIT_EPSILON: f32 = 1e-6;
@@ -13,11 +13,15 @@ const UNIT_EPSILON: f32 = 1e-6;
 impl LlamaSizes {
     /// Returns the linear attention of `layer`, if it has one.
     pub(super) fn delta(&self, layer: usize) -> Option<GatedDeltaSizes> {
-        let settings = DeltaSettings { heads: self.linear_heads(), by_channel: false, epsilon: UNIT_EPSILON };
+        let heads = self.linear_heads();
+        let by_channel = self.linear_channel_decays;
+        let settings = DeltaSettings { heads, by_channel, epsilon: UNIT_EPSILON };
         let sizes = GatedDeltaSizes {
             settings,
             taps: self.linear_convolution_width,
             layout: self.linear_layout,
+            gate_rank: self.linear_gate_rank,
+            gate: self.linear_gate,
             negative_eigenvalues: self.linear_negative_eigenvalues,
             epsilon: self.linear_epsilon as f32,
         };
@@ -50,6 +54,16 @@ impl LlamaSizes {
                 "model.linear_key_heads = {keys} does not divide model.linear_value_heads = {values}"
             );
             return Err(raw.conflict(&[Self::linear_key_heads, Self::linear_value_heads], reason));
+        }
+        let is_grouped = self.linear_layout == DeltaLayout::Grouped;
+        let separate = [
+            (Self::linear_channel_decays, self.linear_channel_decays),
+            (Self::linear_gate_rank, self.linear_gate_rank > 0),
+        ];
+        if let Some((key, _)) = separate.into_iter().find(|(_, is_set)| is_grouped && *is_set) {
+            let [shown, layout] = self.shown([key, Self::linear_layout]);
+            let reason = format!("{shown} is not built with {layout}");
+            return Err(raw.conflict(&[key, Self::linear_layout], reason));
         }
         let options = [
             (Self::latent_width, self.latent_width > 0),

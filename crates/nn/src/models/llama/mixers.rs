@@ -4,7 +4,7 @@ use keys::RawValues;
 
 use super::sizes::LlamaSizes;
 use crate::layer_cache::LayerCache;
-use crate::layers::{GatedDeltaSizes, ShortConvolutionSizes, StateHeads, StateSpaceSizes};
+use crate::layers::{GateFunction, GatedDeltaSizes, ShortConvolutionSizes, StateHeads, StateSpaceSizes};
 
 /// Type of a layer with an attention window.
 pub(super) const SLIDING: &str = SequenceMixer::Sliding.name();
@@ -163,7 +163,8 @@ impl LlamaSizes {
             (sizes.convolution_width, sizes.convolution_bias) = (3, false);
         }
         if !self.has_mixer(SequenceMixer::LinearAttention) {
-            sizes.linear_epsilon = self.norm_epsilon;
+            (sizes.linear_channel_decays, sizes.linear_gate_rank) = (false, 0);
+            (sizes.linear_gate, sizes.linear_epsilon) = (GateFunction::Silu, self.norm_epsilon);
             sizes.linear_norm_position = self.norm_position;
         }
         if self.has_state_spaces() {

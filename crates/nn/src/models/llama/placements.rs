@@ -51,6 +51,8 @@ impl LlamaSizes {
             .row("*.mamba.out_proj")
             .column("*.linear_attn.in_proj_qkv", &linear)
             .column("*.linear_attn.in_proj_*", &[])
+            .column("*.linear_attn.g_b_proj", &[])
+            .column("*.linear_attn.f_b_proj", &[])
             .column("*.linear_attn.conv1d.weight", &linear)
             .column("*.linear_attn.dt_bias", &[])
             .column("*.linear_attn.A_log", &[])

@@ -4,7 +4,7 @@ use keys::{Interval, RawValues, Row, choice, section};
 use tensor::ops::Activation;
 
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
-use crate::layers::{DeltaLayout, NormKind, NormPosition, QkNormSpan, ScoreFunction};
+use crate::layers::{DeltaLayout, GateFunction, NormKind, NormPosition, QkNormSpan, ScoreFunction};
 
 system::names! {
     /// Scaling of rotary frequencies.
@@ -290,6 +290,14 @@ section! {
         /// Whether rates of linear attention are up to 2 instead of 1, so that a state's eigenvalues may be
         /// negative, as in OLMo Hybrid.
         linear_negative_eigenvalues: bool = Row::flag().default("false");
+        /// Whether each channel of a key of linear attention has a decay of its own, as in Kimi Linear. If not,
+        /// a head has one.
+        linear_channel_decays: bool = Row::flag().default("false");
+        /// Width between two layers that compute the gates of linear attention, and between two that compute
+        /// its decays, as in Kimi Linear. With 0 one layer computes each.
+        linear_gate_rank: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Function of the gates of linear attention's results: "silu", or "sigmoid" as in Kimi Linear.
+        linear_gate: GateFunction = choice!(GateFunction, GateFunction::ALL).default("\"silu\"");
         /// Number added to the mean squares in the norm of linear attention's results; 1e-5 in OLMo Hybrid.
         linear_epsilon: f64 = Row::number(Interval::Positive)
             .derived("`norm_epsilon`", |raw| Ok(raw.number(LlamaSizes::norm_epsilon)?.into()));

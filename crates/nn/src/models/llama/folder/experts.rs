@@ -226,19 +226,8 @@ pub(super) const LISTED_EXPERTS: FolderOption = FolderOption {
     ],
     read: |config, family| {
         let layers = config.count("num_hidden_layers")?;
-        let listed: Vec<usize> = match config.texts("mlp_layer_types")? {
-            None => (0..layers).map(|layer| usize::from(layer > 0)).collect(),
-            Some(types) => {
-                if let Some(other) = types.iter().find(|name| !["dense", "sparse"].contains(name)) {
-                    let other = shortened(other);
-                    return Err(format!(
-                        "mlp_layer_types has \"{other}\", which is not supported; supported: \"dense\" and \
-                         \"sparse\""
-                    ));
-                }
-                types.iter().map(|name| usize::from(*name == "sparse")).collect()
-            }
-        };
+        let listed = layers_by_type(config)?;
+        let listed = listed.unwrap_or_else(|| (0..layers).map(|layer| usize::from(layer > 0)).collect());
         let dense = listed.iter().take_while(|has_experts| **has_experts == 0).count();
         if let Some(other) = config.whole("first_k_dense_replace")?.filter(|other| *other != dense) {
             return Err(format!(
@@ -264,6 +253,20 @@ pub(super) const LISTED_EXPERTS: FolderOption = FolderOption {
         settings
     },
 };
+
+/// Returns 1 for each layer with experts and 0 for the others, as listed; `None` without a list.
+pub(super) fn layers_by_type(config: &FolderConfig) -> Result<Option<Vec<usize>>, String> {
+    let Some(types) = config.texts("mlp_layer_types")? else { return Ok(None) };
+    match types.iter().find(|name| !["dense", "sparse"].contains(name)) {
+        Some(other) => {
+            let other = shortened(other);
+            Err(format!(
+                "mlp_layer_types has \"{other}\", which is not supported; supported: \"dense\" and \"sparse\""
+            ))
+        }
+        None => Ok(Some(types.iter().map(|name| usize::from(*name == "sparse")).collect())),
+    }
+}
 
 /// [`ROUTED_EXPERTS`], or no experts if all layers are dense.
 pub(super) const DENSE_OR_ROUTED: FolderOption = FolderOption {

@@ -13,6 +13,7 @@ use super::family::{
     Absent, ExpertLayout, FolderFamily, Keys, LLAMA, LatentDefaults, ROUTER, USUAL, is_not_last,
 };
 use super::gemma4::GEMMA_4;
+use super::kimi_linear::KIMI_LINEAR;
 use super::latents::{LATENT_ROPE, LATENTS};
 use super::linear_attention::{GROUPED_LINEAR_ATTENTION, LINEAR_ATTENTION};
 use super::minimax::{ATTENTION_TYPES, ROTARY_DIM};
@@ -257,6 +258,7 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         experts: Some(ROUTER),
         ..USUAL
     },
+    KIMI_LINEAR,
     FolderFamily {
         model_type: "seed_oss",
         architecture: "SeedOssForCausalLM",

@@ -17,6 +17,8 @@ pub(super) struct FolderFamily {
     pub(super) model_type: &'static str,
     /// The entry of `architectures`.
     pub(super) architecture: &'static str,
+    /// The setting with the number of positions.
+    pub(super) positions: &'static str,
     /// The setting with the feed-forward activation.
     pub(super) activation: &'static str,
     /// Our name of the activation, for a family whose folders state "silu" but compute another.
@@ -45,6 +47,7 @@ pub(super) type ChangeTensors = fn(&mut [FolderTensor], &LlamaSizes);
 pub(super) const USUAL: FolderFamily = FolderFamily {
     model_type: "",
     architecture: "",
+    positions: POSITIONS,
     activation: "hidden_act",
     own_activation: None,
     absent: LLAMA,
@@ -143,6 +146,8 @@ pub(super) const LATENT_NAMES: &[&str] = &[
     "v_head_dim",
     "rope_interleave",
 ];
+/// Usual name of the number of positions.
+pub(super) const POSITIONS: &str = "max_position_embeddings";
 /// Epsilon of families with layer norms.
 pub(super) const LAYER_NORM_EPSILON: &str = "layer_norm_eps";
 /// Default number of rotated columns of a head in a folder with latents.

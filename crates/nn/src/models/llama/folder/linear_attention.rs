@@ -82,12 +82,23 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, splits: bool) -> Vec<Fold
     let width = sizes.width;
     let [queries, keys, values] = heads.groups_of_columns();
     let packed = heads.packed_columns();
+    let channels = if sizes.linear_channel_decays { heads.width } else { 1 };
+    let decays = heads.value * channels;
+    let rank = sizes.linear_gate_rank;
     let mut parts: Vec<(&str, Vec<usize>)> = match sizes.linear_layout {
+        DeltaLayout::Separate if rank > 0 => vec![
+            ("in_proj_qkv.weight", vec![packed, width]),
+            ("g_a_proj.weight", vec![rank, width]),
+            ("g_b_proj.weight", vec![values, rank]),
+            ("in_proj_b.weight", vec![heads.value, width]),
+            ("f_a_proj.weight", vec![rank, width]),
+            ("f_b_proj.weight", vec![decays, rank]),
+        ],
         DeltaLayout::Separate => vec![
             ("in_proj_qkv.weight", vec![packed, width]),
             ("in_proj_z.weight", vec![values, width]),
             ("in_proj_b.weight", vec![heads.value, width]),
-            ("in_proj_a.weight", vec![heads.value, width]),
+            ("in_proj_a.weight", vec![decays, width]),
         ],
         DeltaLayout::Grouped => vec![
             ("in_proj_qkvz.weight", vec![queries + keys + 2 * values, width]),
@@ -96,7 +107,7 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, splits: bool) -> Vec<Fold
     };
     parts.extend([
         ("conv1d.weight", vec![packed, 1, sizes.linear_convolution_width]),
-        ("dt_bias", vec![heads.value]),
+        ("dt_bias", vec![decays]),
         ("A_log", vec![heads.value]),
         ("norm.weight", vec![heads.value_width]),
         ("out_proj.weight", vec![width, values]),

@@ -10,6 +10,7 @@ mod experts;
 mod families;
 mod family;
 mod gemma4;
+mod kimi_linear;
 mod latents;
 mod linear_attention;
 mod minimax;
@@ -32,7 +33,7 @@ use system::quoted::shortened;
 use super::sizes::LlamaSizes;
 use crate::hugging_face::{FolderConfig, HuggingFaceConfig, HuggingFaceModel, TiedHead};
 use families::FAMILIES;
-use family::{FolderFamily, Keys, Settings};
+use family::{FolderFamily, Keys, POSITIONS, Settings};
 use parts::WITH_PARTS_TYPES;
 use reader::LLAMA;
 use tensors::PREFIX;
@@ -86,7 +87,7 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
         (LlamaSizes::key_value_heads, family.key_value_heads(config)?.into()),
         (LlamaSizes::width, config.count("hidden_size")?.into()),
         (LlamaSizes::head_width, family.head_width(config)?.into()),
-        (LlamaSizes::context, config.count("max_position_embeddings")?.into()),
+        (LlamaSizes::context, positions(config, family)?.into()),
         (LlamaSizes::vocabulary, config.count("vocab_size")?.into()),
         (LlamaSizes::tied, config.flag("tie_word_embeddings")?.unwrap_or(family.absent.tied).into()),
         (LlamaSizes::activation, activation(config, family)?.into()),
@@ -100,6 +101,14 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
         keys.push((LlamaSizes::feed_forward, config.count("intermediate_size")?.into()));
     }
     Ok(keys)
+}
+
+/// Returns the number of positions, by the family's name for it or the usual one.
+fn positions(config: &FolderConfig, family: &FolderFamily) -> Result<usize, String> {
+    match config.optional_count(family.positions)? {
+        Some(positions) => Ok(positions),
+        None => config.count(POSITIONS),
+    }
 }
 
 /// Returns whether folders of a family have the width of dense layers.
@@ -235,7 +244,7 @@ fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>
         ("head_dim", json!(sizes.head_width)),
         (family.activation, json!(activation)),
         ("hidden_size", json!(sizes.width)),
-        ("max_position_embeddings", json!(sizes.context)),
+        (family.positions, json!(sizes.context)),
         ("model_type", json!(family.model_type)),
         ("num_attention_heads", json!(sizes.heads)),
         ("num_hidden_layers", json!(sizes.layers)),

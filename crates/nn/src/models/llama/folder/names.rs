@@ -21,6 +21,11 @@ const RENAMED: &[(&str, &str, &str)] = &[
     ("falcon_h1", ".post_attention_layernorm.", ".pre_ff_layernorm."),
     ("falcon_h1", ".mlp.", ".feed_forward."),
     ("falcon_h1", "model.norm.", "model.final_layernorm."),
+    ("kimi_linear", ".linear_attn.in_proj_b.", ".linear_attn.b_proj."),
+    ("kimi_linear", ".linear_attn.norm.", ".linear_attn.o_norm."),
+    ("kimi_linear", ".linear_attn.out_proj.", ".linear_attn.o_proj."),
+    ("kimi_linear", ".linear_attn.", ".self_attn."),
+    ("kimi_linear", ".mlp.shared_experts.", ".block_sparse_moe.shared_experts."),
     ("nanochat", ".mlp.up_proj.", ".mlp.fc1."),
     ("nanochat", ".mlp.down_proj.", ".mlp.fc2."),
     ("olmo_hybrid", ".linear_attn.in_proj_z.", ".linear_attn.g_proj."),
@@ -37,7 +42,7 @@ pub(super) fn fuses_gate(model_type: &str) -> bool {
 
 /// Returns whether queries, keys and values of linear attention are separate tensors.
 pub(super) fn splits_linear(model_type: &str) -> bool {
-    model_type == "olmo_hybrid"
+    ["olmo_hybrid", "kimi_linear"].contains(&model_type)
 }
 
 /// Renames tensors as in a family's folders.

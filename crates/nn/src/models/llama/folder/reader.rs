@@ -7,7 +7,8 @@ use crate::hugging_face::readers::CONFIG;
 /// Settings of all families of folders.
 pub(crate) const LLAMA: Reader = Reader {
     of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5, \
-         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1, nanochat, Cohere, OLMo Hybrid",
+         Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1, nanochat, Cohere, OLMo Hybrid, \
+         Kimi Linear",
     keys: &[
         FileKey::known(
             &[
@@ -68,6 +69,25 @@ pub(crate) const LLAMA: Reader = Reader {
             ],
             "linear attention of Qwen3.5 and OLMo Hybrid",
         ),
+        FileKey::known(
+            &["linear_attn_config", "linear_head_dim", "linear_num_heads"],
+            "linear attention of Kimi Linear",
+        ),
+        FileKey::known(&["mla_use_nope"], "only true: no layer rotates, in Kimi Linear"),
+        FileKey::known(&["model_max_length"], "Kimi Linear's `max_position_embeddings`"),
+        FileKey::known(
+            &[
+                "num_experts_per_token",
+                "num_shared_experts",
+                "moe_layer_freq",
+                "moe_renormalize",
+                "num_expert_group",
+                "use_grouped_topk",
+                "dense_ffn_hidden",
+            ],
+            "experts of Kimi Linear",
+        ),
+        FileKey::known(&["moe_router_activation_func"], "only `sigmoid`"),
         FileKey::ignored(
             &[
                 "linear_a_log_min",
@@ -221,6 +241,12 @@ pub(crate) const LLAMA: Reader = Reader {
                 "attention_chunk_size",
                 "attn_temperature_tuning",
                 "alibi",
+                "mla_use_output_gate",
+                "attn_res_block_size",
+                "forget_gate_lower_bound",
+                "use_full_rank_output_gate",
+                "routed_expert_hidden_size",
+                "latent_moe_use_norm",
             ],
             &["false", "0", "[]", "{}"],
             "no family that is built has it",
