@@ -28,6 +28,8 @@ const FAMILIES: [&str; 6] = [
     "families/glm4-moe",
     "families/deepseek",
 ];
+/// Models whose runs are also resumed.
+const RESUMED: [&str; 2] = ["gpt2", "families/glm4-moe"];
 const LORA: [&str; 2] = ["lora.rank=4", "lora.alpha=16"];
 
 fn folder(name: &str) -> PathBuf {
@@ -136,6 +138,9 @@ fn adapters_are_saved_alone_loaded_and_merged() {
         let from = format!("lora.from={}", adapters.display());
         let again = train(name, &at("again"), &[&from, "train.steps=1"]);
         assert_near(f64::from(again.summary.losses[0]), trained, "from adapters");
+        if !RESUMED.contains(&name) {
+            continue;
+        }
         // A run resumes on another grid, with the model read from its folder.
         let from = format!("model.from={}", folder(name).display());
         let resumed = |steps: &str, grid: &str| {

@@ -47,9 +47,7 @@ fn answers(model: &Path, messages: &[&str], grid: &[&str]) -> Vec<String> {
 
 /// Checks that a folder evaluates conversations like a run trained on them, also with a relative path and
 /// with `--set`. The file's lines as plain text give another result.
-fn scores_of_a_folder_are_those_of_its_run(directory: &Path, file: &str, of_run: &Evaluation) {
-    let copy = directory.join("conversations.jsonl");
-    std::fs::copy(file, &copy).unwrap();
+fn scores_of_a_folder_are_those_of_its_run(directory: &Path, of_run: &Evaluation) {
     let evaluated = |sets: &[&str]| {
         let mut command = Command::new(program());
         command.args(["eval", "model", "--data", "conversations.jsonl", "--device", "cpu", "--json"]);
@@ -67,7 +65,7 @@ fn scores_of_a_folder_are_those_of_its_run(directory: &Path, file: &str, of_run:
         assert!((loss - of_run.loss).abs() < 1e-5, "{sets:?}: {loss} {of_run}");
     }
     let (tokens, _, errors) = evaluated(&["--set", "data.kind=text"]);
-    assert_eq!(tokens, std::fs::metadata(&copy).unwrap().len() - 1);
+    assert_eq!(tokens, std::fs::metadata(directory.join("conversations.jsonl")).unwrap().len() - 1);
     assert!(errors.contains("conversations.jsonl: it is JSON"), "{errors}");
 }
 
@@ -91,15 +89,18 @@ fn conversations_and_adapters_are_learnt() {
     let held_out = loss(Vec::new(), &[]);
     assert!(held_out.loss < 0.5 && held_out.tokens > 100, "{held_out}");
     assert_eq!(loss(Vec::new(), &["parallel.data=2"]), held_out);
-    let file = root().join("launch/recipes/chat/conversations.jsonl").display().to_string();
-    let all = loss(vec![file.clone()], &[]);
-    assert!(all.tokens > 10 * held_out.tokens && all.loss < 0.5, "{all}");
+    let text = std::fs::read_to_string(root().join("launch/recipes/chat/conversations.jsonl")).unwrap();
+    let file = at("conversations.jsonl").display().to_string();
+    std::fs::write(&file, text.lines().step_by(8).map(|line| format!("{line}\n")).collect::<String>())
+        .unwrap();
+    let all = loss(vec![file], &[]);
+    assert!(all.tokens > 2 * held_out.tokens && all.loss < 0.5, "{all}");
     let messages = ["shout keel", "shout wind sail"];
     assert_eq!(answers(&at("chat"), &messages, &[]), ["KEEL", "WIND SAIL"]);
     conversations_go_on(&at("chat"), directory.path());
     export("chat", "model", false);
     assert_eq!(answers(&at("model"), &messages, &[]), ["KEEL", "WIND SAIL"]);
-    scores_of_a_folder_are_those_of_its_run(directory.path(), &file, &all);
+    scores_of_a_folder_are_those_of_its_run(directory.path(), &all);
 
     let from = format!("model.from={}", at("model").display());
     preferences_are_learnt(directory.path(), &from);

@@ -80,7 +80,8 @@ fn a_resized_model_has_equal_bits_on_every_grid_and_is_written() {
         for (number, grid) in grids.enumerate().take(if is_on_all_grids(name) { GRIDS.len() + 1 } else { 2 })
         {
             let run = at(&format!("run-{number}"));
-            let text = config(&ten_steps(name), &[&RESIZED[..], grid].concat());
+            let steps = ["train.steps=3", "checkpoint.every=3"];
+            let text = config(&ten_steps(name), &[&RESIZED[..], &steps, grid].concat());
             let report = train_in(&run, text, DeviceChoice::Cpu).unwrap();
             assert_eq!(report.unplanned, Some(vec![]), "{name} {grid:?}");
             hashes.push(report.summary.weights_sha256);
