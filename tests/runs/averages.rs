@@ -104,7 +104,7 @@ fn averages_have_equal_bits_and_the_planned_bytes_on_every_grid() {
     check(TABLE);
 }
 
-/// On a GPU too, where all ranks share one.
+/// Runs that a GPU, where there is one, computes as well; all ranks share it.
 const ON_DEVICES: &[Row] = &[
     (
         GPT,

@@ -94,7 +94,7 @@ impl LossScale {
     }
 }
 
-/// Memory of an operator for sequences, between passes that generate text.
+/// What an operator keeps of the tokens so far while text is generated: a key-value cache or a recurrent state.
 #[derive(Clone, Debug)]
 pub enum SequenceState {
     /// Keys and values of attention.
@@ -113,7 +113,7 @@ impl SequenceState {
     }
 }
 
-/// Caches and states of sequences in one pass. The n-th call of an operator that has one uses the n-th.
+/// Caches and recurrent states that one pass uses, in the order of the operator calls that need them.
 #[derive(Clone, Debug)]
 pub struct CachedPass {
     caches: Rc<[SequenceState]>,

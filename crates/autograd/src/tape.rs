@@ -71,7 +71,7 @@ pub struct Tape {
     has_weights: Cell<bool>,
     /// Whether the tape records nothing because its segment will be recomputed.
     is_first_run: bool,
-    /// Number of calls of the segment being recomputed, if any.
+    /// Number of operator calls in the segment that this tape recomputes, if any.
     replayed: Option<u32>,
     pub(crate) graph: RefCell<Graph>,
 }

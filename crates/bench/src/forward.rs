@@ -19,7 +19,7 @@ const ROUNDS: usize = 5;
 const MARGIN: u64 = 2;
 
 /// Runs the forward pass and loss of `config`'s micro-batches on one rank, without gradients and optimizer
-/// state. The resulting seconds are the mean per micro-batch in each round of one evaluation.
+/// state. Returns the mean seconds per micro-batch of each round.
 pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     let margin = MARGIN.div_ceil(options.steps.max(1)) as usize;
     config.train.validation_micro_batches = options.steps * (ROUNDS + 2 * margin) as u64;

@@ -137,7 +137,7 @@ pub(crate) fn takes_tokens(config: &RunConfig) -> bool {
     matches!(config.model.examples(), Examples::Tokens { .. })
 }
 
-/// Formats a JSON object with an indent of two.
+/// Formats a JSON object, indented by two spaces.
 pub(crate) fn pretty(object: &serde_json::Map<String, Value>) -> String {
     // A map of JSON values always serializes.
     serde_json::to_string_pretty(object).unwrap_or_default() + "\n"

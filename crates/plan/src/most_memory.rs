@@ -10,7 +10,7 @@ use crate::plan::Plan;
 
 /// Maximum number of causes in a sentence.
 const NAMED: usize = 3;
-/// Smallest fraction of the peak that is reported.
+/// Minimum fraction of the peak from which a cause is reported.
 const LEAST_SHARE: f64 = 0.05;
 
 /// Describes the largest causes of memory at the peak of `plan`, the largest first, as in `activations of 2

@@ -76,7 +76,7 @@ pub(crate) fn connect(
 /// A rank's report about its NCCL library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Report {
-    /// The version and, from rank 0, the identifier for the new communicator.
+    /// The library can be used. Rank 0 also sends the identifier of the new communicator.
     There { version: u32, id: Option<Id> },
     /// The reason why the library cannot be used.
     Unusable(Fault),

@@ -239,7 +239,7 @@ fn sums(ranks: usize, range: std::ops::Range<usize>, round: usize) -> Vec<f32> {
     range.map(|index| summed(0, ranks, &|rank| value(rank, index, round))).collect()
 }
 
-/// Reads to compare once the streams are done: name, bytes read, expected values.
+/// Results to compare when the streams are done: name, bytes read back, expected values.
 type Expected = Vec<(&'static str, Arc<Mutex<Vec<u8>>>, Vec<f32>)>;
 
 /// Makes every collective many times, overwriting the memory right after each call, possibly before the

@@ -59,7 +59,7 @@ impl TemplateInput {
     }
 }
 
-/// Refuses keys that only conversations of messages accept, in an object of texts.
+/// Checks that a JSON object with texts has no tools or template variables, which only messages can have.
 ///
 /// # Errors
 /// A sentence about tools or template variables.

@@ -163,8 +163,8 @@ impl RotaryAttention {
         RotaryAttention { sinks, ..self }
     }
 
-    /// Multiplies the output by the sigmoid of gates. The linear layer then has the rows of a head's gates
-    /// after the rows of its queries.
+    /// Sets whether the output is multiplied by sigmoid gates. The rows of a head's gates then follow its query
+    /// rows in the projection.
     #[must_use]
     pub fn gated(self, is_gated: bool) -> Self {
         RotaryAttention { is_gated, ..self }

@@ -23,11 +23,11 @@ type Index = (usize, Option<usize>);
 /// The role of a layer among layers that share keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyValueRole {
-    /// Computes them.
+    /// Computes the keys and values.
     Source,
-    /// Uses them; nothing uses them after the last such layer.
+    /// Uses the keys and values that a source computed.
     Reader {
-        /// Whether this is the last layer.
+        /// Whether this is the last layer that uses them, so that they are freed after it.
         is_last: bool,
     },
 }

@@ -20,7 +20,7 @@ pub(super) struct ValueOptions {
 }
 
 impl ValueOptions {
-    /// Returns whether the projection has all columns, and nothing else is computed.
+    /// Returns whether the values are columns of the projection, without a norm.
     pub(super) fn is_plain(&self) -> bool {
         !self.are_keys && self.norm.is_none()
     }

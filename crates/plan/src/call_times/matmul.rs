@@ -23,8 +23,8 @@ const TILES: [Tile; 10] = [
 ];
 /// Number of tiles above for tensor cores only.
 const HALF_TILES: usize = 7;
-/// Fraction of the last wave's idle time that a matmul takes. Tiles of one wave do not end at the same time,
-/// and a tile of the next begins as soon as one ends.
+/// Fraction of the idle time in a partial last wave of tiles that counts as time of a matmul. It is below 1
+/// because a tile of the next wave begins as soon as any tile ends.
 const WHOLE_WAVES: f64 = 0.25;
 /// Numbers of parts into which the sum over k may be split, so that more multiprocessors work on one tile
 /// (split-K).

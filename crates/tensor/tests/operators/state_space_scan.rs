@@ -28,7 +28,7 @@ struct Reference {
     first: Vec<u32>,
 }
 
-/// Values of x, B and C; of the time steps; and of `a_log`, `d` and the bias.
+/// Operands of a scan: packed x, B and C; time steps; `a_log`; `d`; the bias of the time steps.
 type Values<'a> = [&'a [f64]; 5];
 
 impl Reference {

@@ -55,7 +55,7 @@ pub struct MatrixPart {
     pub slot: Option<usize>,
 }
 
-/// Elements of the direction of one of a wave's slots.
+/// A range of elements of an update direction: the orthogonalised momentum of one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Direction {
     /// Index among the wave's slots; meaningless on another rank.
@@ -194,17 +194,17 @@ fn owners(ranks: &StageRanks, matrices: &[MatrixOf<'_>], rules: &NewtonSchulz) -
 }
 
 impl MatrixOf<'_> {
-    /// Number of different parts of the parameter, over all tensor ranks.
+    /// Number of tensor shards of the parameter.
     fn parts(&self) -> usize {
         self.parameter.sharding.parts()
     }
 
-    /// Number of parts on each tensor rank.
+    /// Number of tensor shards on each tensor rank.
     fn local_parts(&self) -> usize {
         self.parameter.parts.len().max(1)
     }
 
-    /// Number of parts of the columns.
+    /// Number of tensor shards along the columns.
     fn column_parts(&self) -> usize {
         let divisions = self.parameter.sharding.divisions().iter();
         divisions.filter(|division| division.dimension == 1).map(|division| division.parts).product()

@@ -12,7 +12,7 @@ pub struct StageRanks {
     by_tensor: Vec<Vec<usize>>,
     /// Number of shards of the state, which is the number of ranks of a copy at one tensor coordinate.
     shards: usize,
-    /// This rank in the world.
+    /// Index of this rank among all ranks of the run.
     own: usize,
 }
 
@@ -43,7 +43,7 @@ impl StageRanks {
         StageRanks { by_tensor, shards: shards.max(1), own: grid.rank() }
     }
 
-    /// This rank in the world.
+    /// Index of this rank among all ranks of the run.
     pub(super) fn own(&self) -> usize {
         self.own
     }

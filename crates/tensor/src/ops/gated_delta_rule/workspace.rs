@@ -79,9 +79,9 @@ pub(super) struct GpuArrays {
     pub(super) keys: usize,
     /// Sums of decays of all value heads.
     pub(super) decays: usize,
-    /// Elements of an array shaped like the values of all value heads.
+    /// Elements of an array of a value's width for each token and value head.
     pub(super) values: usize,
-    /// Elements of an array shaped like the keys, for all value heads.
+    /// Elements of an array of a key's width for each token and value head.
     pub(super) weights: usize,
     /// States of all chunks and value heads.
     pub(super) states: usize,

@@ -51,7 +51,7 @@ pub(super) struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Reads chunk `index` of `head` in a sequence, and computes all its tiles but the corrections.
+    /// Reads chunk `index` of `head` in a sequence, and computes all its tiles except the corrections.
     #[inline(always)]
     pub(super) fn read(sequence: &Sequence<'a>, [index, head]: [usize; 2], split: &mut Split<'a>) -> Self {
         let heads = sequence.settings.heads;
