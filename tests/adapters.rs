@@ -206,8 +206,8 @@ fn bases_in_codes_are_merged_as_they_computed() {
     }
 }
 
-/// Checks that frozen matrices kept in the folder's element type give the same losses and merged weights as f32
-/// matrices, in fewer bytes: in f32, under autocast, with tensor lanes and with ZeRO 3.
+/// Checks that frozen matrices kept in the folder's element type give the same losses and merged weights as
+/// f32 matrices, in fewer bytes: in f32, under autocast, with tensor lanes and with ZeRO 3.
 #[test]
 fn bases_in_the_type_of_their_folder_change_no_bit() {
     let table: [(&str, &[&str]); 4] = [

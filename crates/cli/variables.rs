@@ -2,7 +2,7 @@
 
 use system::readers::{FileKey, Reader, Unlisted};
 
-/// Prefix of their names.
+/// Prefix of the variables' names.
 const PREFIX: &str = "PLIMSOLL_";
 /// Variable set for the ranks of a job that is restarted after a failure.
 const JOB: &str = "PLIMSOLL_JOB";

@@ -94,7 +94,7 @@ impl LossScale {
     }
 }
 
-/// What an operator keeps of the tokens so far while text is generated: a key-value cache or a recurrent state.
+/// State of an operator over the tokens so far, kept between passes that generate text.
 #[derive(Clone, Debug)]
 pub enum SequenceState {
     /// Keys and values of attention.

@@ -247,7 +247,7 @@ impl Samples {
 /// Samples of one kind whose measured ratios apply to another kind.
 struct Alike<'a> {
     samples: &'a [Sample],
-    /// Squared doublings of a size that the difference between the kinds amounts to.
+    /// Added to squared distances between sizes, in doublings, because the kinds differ.
     difference: f64,
     /// Factor of the seconds.
     factor: f64,

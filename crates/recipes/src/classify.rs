@@ -10,9 +10,11 @@ use crate::found_images::find_images;
 const SMALL: usize = 96;
 /// Height and width of training samples from larger images, in pixels.
 const USUAL: usize = 224;
-/// Number of images per step, and learning rate for the large batch.
+/// Number of images per step for small images.
 const SMALL_BATCH: usize = 128;
+/// Number of images per step for larger images.
 const LARGE_BATCH: usize = 256;
+/// Learning rate for [`LARGE_BATCH`] images per step.
 const RATE: f64 = 0.1;
 const EPOCHS: f64 = 30.0;
 

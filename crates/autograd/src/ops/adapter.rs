@@ -51,8 +51,8 @@ impl Adapter {
         self.a.is_trained() || self.b.is_trained()
     }
 
-    /// Computes a layer's output `x · Wᵀ + b` plus the term. If nothing reads the output, computes only the
-    /// tensors that backward needs, and allocates the output.
+    /// Computes a layer's output `x · Wᵀ + b` plus the adapter's term. If nothing reads the output, computes
+    /// only the tensors that backward needs, and allocates the output.
     pub(super) fn forward(
         &self,
         tape: &Tape,
@@ -70,8 +70,8 @@ impl Adapter {
         Ok((output, tensors))
     }
 
-    /// Computes a layer's output `x · Wᵀ + b` plus the term. The term is computed first: the large matmul
-    /// reads the term while it computes, and would otherwise delay the small matmul.
+    /// Computes a layer's output `x · Wᵀ + b` plus the adapter's term, which is computed first: the large
+    /// matmul reads the term while it computes, and would otherwise delay the small matmul.
     pub(super) fn compute(
         &self,
         tape: &Tape,

@@ -13,7 +13,7 @@ use crate::tcp::handshake::random;
 use crate::tcp::hello::{Answer, Hello, SESSION_BYTES, Seat, Session, answer_bytes};
 use crate::tcp::member::{Member, NOTICE, PAUSE};
 
-/// Longest time to send the ranks the last answer.
+/// Maximum time for sending the last answer to the ranks.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Time for late ranks to report their own reason, before rank 0 gives up.
 const OWN_WORDS: Duration = Duration::from_secs(2);

@@ -86,7 +86,8 @@ impl TextStream {
     }
 }
 
-/// Decodes incrementally if tokens depend on each other, by comparing the texts before and after each token.
+/// Incremental decoder for tokens whose texts depend on each other: compares the texts before and after each
+/// token.
 #[derive(Clone, Debug)]
 struct LibraryText {
     /// The last tokens. The text of the first `shown` has already been returned or belongs to the text

@@ -49,7 +49,7 @@ where
         self.output(tape, sum_bld, branch_bld)
     }
 
-    /// Returns the stream's sum, and the input of the layers.
+    /// Returns the summed residual stream, and the input of the layers: its norm, if there is a norm.
     fn input(&self, tape: &Tape, stream: Residual) -> Result<(Var, Var)> {
         match &self.before {
             Some(norm) => stream.normalise(tape, norm),

@@ -92,7 +92,7 @@ pub struct LlamaBlockSizes {
     pub sinks: bool,
     /// Columns that each norm of queries and keys covers; `None` without such norms.
     pub qk_norm: Option<QkNormSpan>,
-    /// Whether norms of heads follow their rotation.
+    /// Whether the norms of queries and keys follow the rotation instead of preceding it.
     pub qk_norm_last: bool,
     /// Positions of the norms.
     pub norm_position: NormPosition,

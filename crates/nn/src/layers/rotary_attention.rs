@@ -163,8 +163,8 @@ impl RotaryAttention {
         RotaryAttention { sinks, ..self }
     }
 
-    /// Sets whether the output is multiplied by sigmoid gates. The rows of a head's gates then follow its query
-    /// rows in the projection.
+    /// Sets whether the output is multiplied by sigmoid gates. The rows of a head's gates then follow its
+    /// query rows in the projection.
     #[must_use]
     pub fn gated(self, is_gated: bool) -> Self {
         RotaryAttention { is_gated, ..self }

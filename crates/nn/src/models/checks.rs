@@ -79,8 +79,8 @@ pub fn check_bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
     Ok(())
 }
 
-/// Refuses a base width of heads without a base width of the model; `keys` and `values` are [base width, base
-/// width of heads].
+/// Refuses a base width of heads without a base width of the model. The other arguments are the two keys and
+/// their values: first the model's base width, then the heads'.
 pub(super) fn check_base(
     raw: &RawValues,
     keys: [&'static str; 2],

@@ -103,8 +103,8 @@ impl Transfers<'_> {
         2.0 * self.links.parts(self.replicas.every(owners, groups), bytes)
     }
 
-    /// Returns the exposed seconds of exchanging gradients after each round of lanes, behind its backward and
-    /// the next forward pass.
+    /// Returns the seconds of exchanging gradients after each round of lanes, less the compute that hides
+    /// them: the round's backward and the next forward pass.
     fn of_sharded_gradients(&self) -> f64 {
         let RankWork { parameters, forward, backward, .. } = self.work;
         let rounds = self.config.training_assignment().lanes_of(0) as f64;

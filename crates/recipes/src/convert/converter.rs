@@ -29,7 +29,7 @@ pub struct Finding {
     pub key: String,
     /// The value, on one line.
     pub value: String,
-    /// How it was handled.
+    /// How the key was handled.
     pub outcome: Outcome,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct RunSums {
     loss: Option<usize>,
     /// Number of values in the loss's bucket.
     loss_values: usize,
-    /// Number of elements that full buckets must have before the first one is summed over ranks.
+    /// Minimum number of elements in full buckets from which the first of them is summed over ranks.
     held: usize,
     /// Indices of full buckets not yet summed over ranks.
     waiting: Vec<usize>,
