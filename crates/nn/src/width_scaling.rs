@@ -46,7 +46,7 @@ impl WidthScaling {
         match init {
             Init::Normal(deviation) => Init::Normal(deviation / root),
             Init::Uniform(bound) => Init::Uniform(bound / root),
-            Init::Constant(_) | Init::LogarithmOfNumber => init,
+            _ => init,
         }
     }
 

@@ -8,11 +8,9 @@ use tensor::ops::gated_rms_norm::Settings;
 
 use super::{GateFunction, Layer, Linear, within};
 use crate::error::{NnError, Result};
-use crate::init::Init;
+use crate::init::{Init, initial_decays};
 use crate::parameters::Parameters;
 
-/// Initial bias of the decays: a head's state forgets about 5 % per token.
-const INITIAL_BIAS: f32 = -3.0;
 /// Index of the column dimension in `[batch, time, columns]`.
 const COLUMNS: usize = 2;
 
@@ -120,9 +118,9 @@ impl GatedDelta {
         let name = |part: &str| format!("{prefix}.{part}");
         let shape = [heads.packed_columns(), 1, sizes.taps];
         let convolutions = parameters.create_shards(&name("conv1d.weight"), shape, init)?;
-        let bias = Init::Constant(INITIAL_BIAS);
-        let biases = parameters.create_shards(&name("dt_bias"), [decays], bias)?;
-        let speeds = parameters.create_shards(&name("A_log"), [heads.value], Init::Constant(0.0))?;
+        let [speed, step] = initial_decays();
+        let biases = parameters.create_shards(&name("dt_bias"), [decays], step)?;
+        let speeds = parameters.create_shards(&name("A_log"), [heads.value], speed)?;
         let norm = match shared {
             Some(norm) => norm,
             None => Self::norm(parameters, prefix, heads)?,

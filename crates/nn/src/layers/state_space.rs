@@ -8,7 +8,7 @@ use tensor::ops::{Activation, fill};
 
 use super::{Layer, Linear, Multiplier, within};
 use crate::error::{NnError, Result};
-use crate::init::Init;
+use crate::init::{Init, initial_decays};
 use crate::parameters::Parameters;
 
 /// Sizes and options of a [`StateSpace`].
@@ -84,7 +84,8 @@ impl StateSpace {
         };
         let mut vector =
             |name: &str, init| parameters.create_shards(&format!("{prefix}.{name}"), [heads.heads], init);
-        let scans = [vector("A_log", Init::LogarithmOfNumber)?, vector("D", one)?, vector("dt_bias", one)?];
+        let [speed, step] = initial_decays();
+        let scans = [vector("A_log", speed)?, vector("D", one)?, vector("dt_bias", step)?];
         let norms = match sizes.norm_groups {
             0 => Vec::new(),
             _ => parameters.create_shards(&format!("{prefix}.norm.weight"), [columns], one)?,

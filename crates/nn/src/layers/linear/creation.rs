@@ -40,7 +40,7 @@ impl Linear {
     ) -> Result<Self> {
         let bias = match init {
             Init::Uniform(bound) => Init::Uniform(bound),
-            Init::Normal(_) | Init::Constant(_) | Init::LogarithmOfNumber => Init::Constant(0.0),
+            _ => Init::Constant(0.0),
         };
         let bias = Some(bias);
         let role = LinearRole::Inner;
