@@ -35,10 +35,31 @@ fn resume_with(
     interrupt: Interrupt,
 ) -> Result<TrainReport, RunError> {
     let run_dir = Some(directory.to_owned());
-    let sampler = Some(inference::sampler());
-    let options =
-        RunOptions { run_dir, resume: true, interrupt, quiet: true, sampler, ..RunOptions::default() };
+    let options = RunOptions { run_dir, resume: true, interrupt, quiet: true, ..RunOptions::default() };
     run::train(config(text, overrides), options)
+}
+
+/// Trains to the end, and draws a sample.
+fn sampled(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
+    let run_dir = Some(directory.to_owned());
+    let sampler = Some(inference::sampler());
+    let options = RunOptions { run_dir, resume: true, quiet: true, sampler, ..RunOptions::default() };
+    let report = run::train(config(text, overrides), options).unwrap();
+    assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
+    report
+}
+
+/// Asserts that samples are alike, either of which may have ended at the limit of its duration.
+fn assert_alike(sampled: &TrainReport, reference: &TrainReport) {
+    match (&sampled.sample, &reference.sample) {
+        (None, None) => {}
+        (Some((prompt, text)), Some((other_prompt, other))) => {
+            assert_eq!(prompt, other_prompt);
+            let least = text.chars().count().min(other.chars().count()).saturating_sub(1);
+            assert!(least > 0 && text.chars().take(least).eq(other.chars().take(least)), "{text} {other}");
+        }
+        (own, other) => panic!("{own:?} {other:?}"),
+    }
 }
 
 fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainReport, RunError> {
@@ -134,7 +155,7 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
         let whole = directory.path().join("whole");
         let parts = directory.path().join("parts");
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
-        let reference = full(&whole, text, &all(&["parallel.data=1"]));
+        let reference = sampled(&whole, text, &all(&["parallel.data=1"]));
         // Sharded, whole, differently sharded together with the weights, and in groups.
         for grid in [
             &["parallel.data=2", SHARDED][..],
@@ -144,10 +165,10 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
         ] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
-        let report = resume(&parts, text, &all(&["parallel.data=4", SHARDED])).unwrap();
+        let report = sampled(&parts, text, &all(&["parallel.data=4", SHARDED]));
         assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
-        assert_eq!(report.sample, reference.sample);
+        assert_alike(&report, &reference);
         assert!(arrays(&parts) == arrays(&whole), "{overrides:?}");
     }
 }
@@ -167,7 +188,7 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
         let whole = directory.path().join("whole");
         let parts = directory.path().join("parts");
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
-        let reference = full(&whole, text, &all(&["parallel.data=1"]));
+        let reference = sampled(&whole, text, &all(&["parallel.data=1"]));
         for grid in [
             &["parallel.pipeline=4"][..],
             &["parallel.data=2", SHARDED],
@@ -177,10 +198,10 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
         let last = ["parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.data=2"];
-        let report = resume(&parts, text, &all(&last)).unwrap();
+        let report = sampled(&parts, text, &all(&last));
         assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
-        assert_eq!(report.sample, reference.sample);
+        assert_alike(&report, &reference);
         assert!(arrays(&parts) == arrays(&whole), "{overrides:?}");
     }
 }
@@ -216,7 +237,7 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
         let parts = directory.path().join("parts");
         let lanes = ["parallel.tensor_lanes=4", "checkpoint.every=1000", "train.steps=9"];
         let all = |more: &[&'static str]| [overrides, &lanes, more].concat();
-        let reference = full(&whole, text, &all(&[]));
+        let reference = sampled(&whole, text, &all(&[]));
         let grids = [
             &[TWO][..],
             &["parallel.data=2", FOUR, ZERO_3],
@@ -230,10 +251,10 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
         for grid in &grids[..if row == 0 || sizes::are_wanted() { 7 } else { 4 }] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
-        let report = resume(&parts, text, &all(&[FOUR, "parallel.pipeline=2"])).unwrap();
+        let report = sampled(&parts, text, &all(&[FOUR, "parallel.pipeline=2"]));
         assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
-        assert_eq!(report.sample, reference.sample);
+        assert_alike(&report, &reference);
         assert!(arrays(&parts) == arrays(&whole), "{overrides:?}");
     }
 }
@@ -256,7 +277,7 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
         let parts = directory.path().join("parts");
         let pieces = ["parallel.context_lanes=4", "checkpoint.every=1000", "train.steps=8"];
         let all = |more: &[&'static str]| [overrides, &pieces, more].concat();
-        let reference = full(&whole, text, &all(&[]));
+        let reference = sampled(&whole, text, &all(&[]));
         for grid in [
             &[TWO][..],
             &["parallel.data=2", TWO, TENSOR, "parallel.zero_stage=3"],
@@ -267,10 +288,10 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
         ] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
-        let report = resume(&parts, text, &all(&[TWO, TENSOR, "parallel.pipeline=2"])).unwrap();
+        let report = sampled(&parts, text, &all(&[TWO, TENSOR, "parallel.pipeline=2"]));
         assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
-        assert_eq!(report.sample, reference.sample);
+        assert_alike(&report, &reference);
         assert!(arrays(&parts) == arrays(&whole), "{overrides:?}");
     }
 }
@@ -363,7 +384,10 @@ fn damaged_checkpoints_are_refused_by_name_and_unchanged() {
             std::sync::Arc::new(|_| Ok(())),
         );
         assert_eq!(sampled.unwrap_err().to_string(), text);
-        // The advice in the message works.
+        // The advice in the message works; it is the same for each damage to a file.
+        if ![0, 8].contains(&number) {
+            continue;
+        }
         for step in ["step-000006", "step-000004"] {
             std::fs::remove_dir_all(checkpoints.join(step)).unwrap();
         }

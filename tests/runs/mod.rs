@@ -194,12 +194,27 @@ fn sharing(text: &str, sets: &[&str], shared: bool) -> String {
     format!("{SHARE}={}", if shared { config(text, sets).world_size() } else { 1 })
 }
 
+/// Keys of what happens after some number of steps.
+const COUNTED: [&str; 4] = ["train.steps", "train.ema", "train.verify_every", "memory.empty_cache_every"];
+
+/// Returns settings of three steps on the CPU, with a validation after two, which show all that affects a
+/// step. None with `PLIMSOLL_LONG_TESTS`, on GPUs, or if a row says which steps it needs.
+fn few_steps(device: DeviceChoice, text: &str, sets: &[&str]) -> &'static [&'static str] {
+    let counts = sets.iter().any(|set| COUNTED.iter().any(|key| set.starts_with(key)));
+    if device != DeviceChoice::Cpu || sizes::are_wanted() || counts || config(text, &[]).train.steps <= 3 {
+        return &[];
+    }
+    let validates = text.contains("validate_every") && !sets.iter().any(|set| set.contains("validate_every"));
+    if validates { &["train.steps=3", "train.validate_every=2"] } else { &["train.steps=3"] }
+}
+
 /// Like [`check`], on a device; if `shared`, all ranks share one.
 fn check_on(device: DeviceChoice, table: &[Row<'_>], shared: bool) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
         let variants = enough_of(variants);
+        let steps = few_steps(device, text, &[common, &variants.concat()[..]].concat());
         let run = |variant: &[&str]| {
-            let sets = [*common, variant].concat();
+            let sets = [*common, steps, variant].concat();
             run_on(device, text, &[&sets[..], &[&sharing(text, &sets, shared)]].concat())
         };
         let reference = run(variants[0]);
