@@ -1,4 +1,4 @@
-//! The recorded models of supported families, and what their tests need to know of them.
+//! The recorded models of supported families, and settings of the tests that use them.
 
 use std::path::PathBuf;
 

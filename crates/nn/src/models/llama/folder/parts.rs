@@ -17,7 +17,7 @@ pub(super) const WITH_PARTS_TYPES: [(&str, &[&str]); 5] = [
     ("qwen3_5_moe", &["qwen3_5_moe_text"]),
 ];
 
-/// Tensors with other names in folders with several parts: (name in [`HuggingFaceModel`], name there).
+/// Tensors renamed in folders with several parts: (name in [`HuggingFaceModel`], name in these folders).
 const RENAMED: [(&str, &str); 2] = [
     (EMBEDDING, "model.language_model.embed_tokens.weight"),
     (LAYER_EMBEDDINGS, "model.language_model.embed_tokens_per_layer.weight"),
@@ -26,7 +26,7 @@ const RENAMED: [(&str, &str); 2] = [
 /// Language models whose rotary settings have some for images. Tokens of a text have one position each, for
 /// which these settings have no effect.
 const WITH_IMAGE_POSITIONS: [&str; 2] = ["qwen3_5_text", "qwen3_5_moe_text"];
-/// Rotary settings for images.
+/// Keys of rotary settings that concern images only.
 const IMAGE_POSITIONS: [&str; 2] = ["mrope_section", "mrope_interleaved"];
 
 /// Sizes: `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`,
