@@ -84,12 +84,6 @@ constexpr bool IS_DROPPED = false;
 
 extern __shared__ u8 shared_memory[];
 
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // The barriers of a ring: `copied` by the lanes of copiers, `full` by the relay, `empty` by the consumers'
 // lanes, each for its own reads.
 template <u32 SIZE> struct Ring {
@@ -110,7 +104,7 @@ template <u32 SIZE> struct Ring {
     // The relay: passes on each stage in the order of the copies.
     __device__ __forceinline__ void relay(RingPosition<SIZE> &position) const {
         wait(copied(position.index), position.phase);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        publish_stores();
         if (threadIdx.x % WARP == 0) arrive(full(position.index));
         position.next();
     }
@@ -162,17 +156,10 @@ __device__ __forceinline__ void product(float (&d)[64], u32 a, u32 b, int add) {
 }
 // The same with a in registers and b with rows along the depth.
 __device__ __forceinline__ void product(float (&d)[32], const u32 (&a)[4], u32 b, int add) {
-    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %37, 0; mov.b64 b, {%36, 0x40000040};\n" WGMMA
-                 "m64n64k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "}, {%32,%33,%34,%35}, b, p, 1, 1, 1;}"
-                 : F32(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+    register_product<true>(d, a, b, add);
 }
 __device__ __forceinline__ void product(float (&d)[64], const u32 (&a)[4], u32 b, int add) {
-    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %69, 0; mov.b64 b, {%68, 0x40000040};\n" WGMMA
-                 "m64n128k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "," HIGH
-                 "}, {%64,%65,%66,%67}, b, p, 1, 1, 1;}"
-                 : F32(d, 0), F32(d, 32)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+    register_product<true>(d, a, b, add);
 }
 __device__ __forceinline__ void product(float (&d)[40], const u32 (&a)[4], u32 b, int add) {
     asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %45, 0; mov.b64 b, {%44, 0x40000040};\n" WGMMA
@@ -361,17 +348,9 @@ __device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 tim
 #pragma unroll
                 for (int i = 0; i < 4; ++i) largest = larger_pair(largest, x[i]);
             }
-            // Transposes 4 by 4 among the quad, in two rounds.
-            const u32 a = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[0] : x[1], 1);
-            const u32 b = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[2] : x[3], 1);
-            x[0] = quad & 1 ? a : x[0], x[1] = quad & 1 ? x[1] : a, x[2] = quad & 1 ? b : x[2],
-            x[3] = quad & 1 ? x[3] : b;
-            const u32 c = __shfl_xor_sync(ALL_LANES, quad & 2 ? x[0] : x[2], 2);
-            const u32 d = __shfl_xor_sync(ALL_LANES, quad & 2 ? x[1] : x[3], 2);
-            const Vector<u32, 4> whole = {
-                {quad & 2 ? c : x[0], quad & 2 ? d : x[1], quad & 2 ? x[2] : c, quad & 2 ? x[3] : d}};
+            transpose_quad(x);
             if (row + half * 8 < time && (TILES % 4 == 0 || n + quad < TILES))
-                store<4>(reinterpret_cast<u32 *>(line + n * 8), whole);
+                store<4>(reinterpret_cast<u32 *>(line + n * 8), Vector<u32, 4>{{x[0], x[1], x[2], x[3]}});
         }
     }
     return largest;

@@ -2,6 +2,7 @@
 #pragma once
 #include "attention_masks.cuh"
 #include "maximum.cuh"
+#include "tensor_cores.cuh"
 
 #define D HEAD_DIM
 #define LOG2E 1.4426950408889634f
@@ -32,47 +33,6 @@ constexpr bool IS_PADDED = false;
 #define V_STRIDE kv_stride
 #define VALUES_PARAMETERS
 #endif
-
-__device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32." HALF_TYPE "." HALF_TYPE
-        ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-    const u32 b[2] = {b0, b1};
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-        asm volatile(
-            "mma.sync.aligned.m16n8k8.row.col.f32." HALF_TYPE "." HALF_TYPE
-            ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[2 * k]), "r"(a[2 * k + 1]), "r"(b[k]));
-#endif
-}
-
-__device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_transposed(u32 (&r)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
 
 // Offset of piece `chunk` of `row` in a tile of COLUMNS columns, a multiple of 16: permuted within 128 bytes
 // so that 8 rows of one chunk hit all banks.

@@ -154,6 +154,27 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
+__device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Transposes 4 by 4 words among the threads of a quad, in two rounds.
+__device__ __forceinline__ void transpose_quad(u32 (&x)[4]) {
+    const u32 quad = threadIdx.x % 4;
+    const u32 a = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[0] : x[1], 1);
+    const u32 b = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[2] : x[3], 1);
+    x[0] = quad & 1 ? a : x[0], x[1] = quad & 1 ? x[1] : a, x[2] = quad & 1 ? b : x[2];
+    x[3] = quad & 1 ? x[3] : b;
+    const u32 c = __shfl_xor_sync(ALL_LANES, quad & 2 ? x[0] : x[2], 2);
+    const u32 d = __shfl_xor_sync(ALL_LANES, quad & 2 ? x[1] : x[3], 2);
+    x[0] = quad & 2 ? c : x[0], x[1] = quad & 2 ? d : x[1], x[2] = quad & 2 ? x[2] : c;
+    x[3] = quad & 2 ? x[3] : d;
+}
+
 // Copies of 4 or 16 bytes to shared memory, asynchronous from sm_80 on; of the source's bytes, those past
 // `bytes` are not read and become 0.
 template <int SIZE>

@@ -228,7 +228,7 @@ __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const
         wait(shared.full + position.index * 8, position.phase);
         if (M == BACKWARD_WEIGHT && length - k < DEPTH) {
             zero_rest<A>(stage, length - k);
-            show_stores();
+            publish_stores();
             meet(1, CONSUMERS * GROUP);
         }
         const u32 left = AT(stage + own * 128) | LEFT_PANEL, right = AT(stage + LEFT) | RIGHT_PANEL;

@@ -91,8 +91,6 @@ __device__ __forceinline__ void store_tile(Half *to, const float (&acc)[COLUMNS 
 __device__ __forceinline__ void meet(u32 barrier, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// Makes stores to shared memory visible to matmuls and the copy engine.
-__device__ __forceinline__ void show_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Waits until the copy engine has read all but the last PENDING boxes.
 template <int PENDING> __device__ __forceinline__ void wait_boxes() {
@@ -131,7 +129,7 @@ __device__ __forceinline__ void store_boxes(const TensorMap &matrices, const flo
                 else
                     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pack_half(x, y)) : "memory");
             }
-        show_stores();
+        publish_stores();
         meet(2 + consumer, GROUP);
         if (thread != 0) continue;
         if (accumulate)

@@ -1,4 +1,4 @@
-// The gated delta rule: sizes, masks and products of tiles that its kernels share.
+// The gated delta rule in f32: products of tiles that its kernels share.
 //
 // A chunk has CHUNK tokens. Arrays of the workspace are f32 and ordered by sequence, head and token:
 // normalised queries and keys of every key head, and for every value head sums of the decays' logarithms
@@ -8,7 +8,7 @@
 // Shapes: qkv_blc, dy_blc; tiles are named for their rows and columns, t and s tokens. Letters as in
 // CONTRIBUTING.md.
 #pragma once
-#include "common.cuh"
+#include "gated_delta_chunk.cuh"
 
 // Rows of a slab: what a product of tiles reads at once.
 #define DEPTH 16
@@ -18,63 +18,6 @@
 #define HELD 16
 
 extern __shared__ float memory[];
-
-struct Sizes {
-    u32 time, key, value, width, values, channels, chunks;
-    __device__ __forceinline__ u32 packed() const { return 2 * key * width + value * values; }
-    __device__ __forceinline__ u64 state() const { return u64(width) * values; }
-};
-#define SIZES u32 time, u32 key, u32 value, u32 width, u32 values, u32 channels, u32 chunks
-#define SIZES_OF Sizes{time, key, value, width, values, channels, chunks}
-
-// A chunk of a value head: where its rows are, and what its tokens see.
-struct Chunk {
-    Sizes sizes;
-    // Index of the chunk, the value head and the sequence; position of the first token; number of tokens.
-    u32 chunk, head, batch, start, n;
-    const u32 *documents;
-
-    __device__ __forceinline__ Chunk(Sizes sizes, u32 chunk, u32 head, u32 batch, const u32 *documents_bl)
-        : sizes(sizes), chunk(chunk), head(head), batch(batch), start(chunk * CHUNK),
-          n(min(u32(CHUNK), sizes.time - chunk * CHUNK)),
-          documents(documents_bl ? documents_bl + u64(batch) * sizes.time + chunk * CHUNK : nullptr) {}
-
-    // Index of a token's row in arrays of the outside, of key heads, and of value heads.
-    __device__ __forceinline__ u64 row(u32 t) const { return u64(batch) * sizes.time + start + t; }
-    __device__ __forceinline__ u64 key_row(u32 t) const {
-        const u32 key_head = head / (sizes.value / sizes.key);
-        return (u64(batch) * sizes.key + key_head) * sizes.time + start + t;
-    }
-    __device__ __forceinline__ u64 value_row(u32 t) const {
-        return (u64(batch) * sizes.value + head) * sizes.time + start + t;
-    }
-    // Index of the state before the chunk.
-    __device__ __forceinline__ u64 state() const {
-        return ((u64(batch) * sizes.value + head) * sizes.chunks + chunk) * sizes.state();
-    }
-
-    __device__ __forceinline__ bool sees(u32 t, u32 s) const {
-        return !documents || int(documents[t]) <= int(start + s);
-    }
-    // Whether token t sees the state before the chunk.
-    __device__ __forceinline__ bool carries(u32 t) const {
-        return !documents || int(documents[t]) < int(max(start, 1u));
-    }
-    __device__ __forceinline__ bool begins(u32 t) const {
-        return documents && start + t > 0 && documents[t] == start + t;
-    }
-
-    // The decays of a channel since the chunk's beginning, until its end, and from s to t.
-    __device__ __forceinline__ float sum(const float *sums, u32 t, u32 c) const {
-        return sums[value_row(t) * sizes.channels + (sizes.channels > 1 ? c : 0)];
-    }
-    __device__ __forceinline__ float since(const float *sums, u32 t, u32 c) const {
-        return carries(t) ? expf(sum(sums, t, c)) : 0.0f;
-    }
-    __device__ __forceinline__ float until(const float *sums, u32 s, u32 c) const {
-        return sees(n - 1, s) ? expf(sum(sums, n - 1, c) - sum(sums, s, c)) : 0.0f;
-    }
-};
 
 struct Slabs {
     float a[DEPTH][CHUNK + 4], b[DEPTH][CHUNK + 4];

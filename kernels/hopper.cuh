@@ -4,8 +4,6 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-__device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
-
 // A value that is the same in all lanes, as the compiler then knows: it keeps results in uniform registers.
 __device__ __forceinline__ u32 uniform(u32 x) { return __shfl_sync(ALL_LANES, x, 0); }
 
@@ -61,6 +59,11 @@ template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {
 __device__ __forceinline__ u32 descriptor(u32 address, u32 rows) { return address >> 4 | rows * 8 << 16; }
 #define AT(bytes) ((bytes) >> 4)
 
+// Makes stores to shared memory so far visible to warpgroup matmuls and the copy engine, after a barrier.
+__device__ __forceinline__ void publish_stores() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 #define F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define F16(d, i) F4(d, i), F4(d, i + 4), F4(d, i + 8), F4(d, i + 12)
 #define F32(d, i) F16(d, i), F16(d, i + 16)
@@ -100,7 +103,24 @@ __device__ __forceinline__ void grouped_product(float (&d)[64], u32 a, u32 b, in
         : "r"(a), "r"(b), "r"(add), "n"(LEFT_RUNS), "n"(RIGHT_RUNS));
 }
 
-// The same for FP8: d[64, 128] (+)= a[64, 32] * b[32, 128], where rows of neither run along the sums.
+// The same with a in registers, for 64 and for 128 columns.
+template <bool RIGHT_RUNS>
+__device__ __forceinline__ void register_product(float (&d)[32], const u32 (&a)[4], u32 b, int add) {
+    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %37, 0; mov.b64 b, {%36, 0x40000040};\n" WGMMA
+                 "m64n64k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "}, {%32,%33,%34,%35}, b, p, 1, 1, %38;}"
+                 : F32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(RIGHT_RUNS));
+}
+template <bool RIGHT_RUNS>
+__device__ __forceinline__ void register_product(float (&d)[64], const u32 (&a)[4], u32 b, int add) {
+    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %69, 0; mov.b64 b, {%68, 0x40000040};\n" WGMMA
+                 "m64n128k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "," HIGH
+                 "}, {%64,%65,%66,%67}, b, p, 1, 1, %70;}"
+                 : F32(d, 0), F32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(RIGHT_RUNS));
+}
+
+// Matmuls in FP8: d[64, 128] (+)= a[64, 32] * b[32, 128], where rows of neither run along the sums.
 #define WGMMA_FP8(NAME, TYPE)                                                                               \
     __device__ __forceinline__ void NAME(float (&d)[64], u32 a, u32 b, int add) {                           \
         asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %66, 0;\n"                              \

@@ -72,6 +72,7 @@ mod bench_model;
 mod bench_operands;
 mod bench_pipeline;
 mod bench_predict;
+mod bench_recurrence;
 mod bench_sample;
 mod bench_scaling;
 mod bench_step;
@@ -167,6 +168,7 @@ enum Bench {
     Matmul(bench_matmul::BenchMatmulArgs),
     Pipeline(bench_pipeline::BenchPipelineArgs),
     Predict(bench_predict::BenchPredictArgs),
+    Recurrence(bench_recurrence::BenchRecurrenceArgs),
     Sample(bench_sample::BenchSampleArgs),
     Scaling(bench_scaling::BenchScalingArgs),
     Step(bench_step::BenchStepArgs),
@@ -264,6 +266,7 @@ fn run() -> u8 {
         Command::Bench(Bench::Matmul(args)) => bench_matmul::run(&args),
         Command::Bench(Bench::Pipeline(args)) => bench_pipeline::run(&args),
         Command::Bench(Bench::Predict(args)) => bench_predict::run(&args),
+        Command::Bench(Bench::Recurrence(args)) => bench_recurrence::run(&args),
         Command::Bench(Bench::Sample(args)) => bench_sample::run(&args),
         Command::Bench(Bench::Scaling(args)) => bench_scaling::run(&args),
         Command::Bench(Bench::Step(args)) => bench_step::run(&args),

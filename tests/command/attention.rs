@@ -1,4 +1,4 @@
-//! Tests of `plimsoll bench attention` and `plimsoll bench experts`.
+//! Tests of `plimsoll bench attention`, `plimsoll bench experts` and `plimsoll bench recurrence`.
 
 use std::path::Path;
 
@@ -57,6 +57,30 @@ fn matmuls_of_experts_are_measured_by_the_spread_of_rows() {
     assert!(text(&output.stdout).contains("4 experts of 32 × 16, f32, about 128 rows"), "{output:?}");
     let wrong: [&[&str]; 4] =
         [&["--spreads", "even"], &["--precision", "f64"], &["--calls", "0"], &["--device", "meta"]];
+    for wrong in wrong {
+        assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn recurrent_operators_are_measured() {
+    let bench = |arguments: &[&str]| {
+        let always = ["bench", "recurrence", "--device", "cpu", "--batch", "1", "--calls", "1"];
+        let sizes = ["--positions", "70", "--heads", "2", "--width", "8"];
+        plimsoll(Path::new(".")).args(always).args(sizes).args(arguments).output().unwrap()
+    };
+    let all = ["--operators", "delta,delta-by-channel,scan", "--key-heads", "1", "--value-width", "16"];
+    let output = bench(&[&all[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let operators: Vec<_> = lines.iter().map(|line| line["operator"].as_str().unwrap()).collect();
+    assert_eq!(operators, ["delta", "delta-by-channel", "scan"]);
+    assert!(lines.iter().all(|line| line["backward_milliseconds"].as_f64().unwrap() > 0.0));
+    let output = bench(&[]);
+    assert!(text(&output.stdout).contains("f32, 1 × 70 positions, 2 heads (2 of keys) of 8/8"), "{output:?}");
+    let wrong: [&[&str]; 3] =
+        [&["--operators", "attention"], &["--key-heads", "3"], &["--width", "1099511627776"]];
     for wrong in wrong {
         assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
     }

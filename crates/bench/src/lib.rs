@@ -32,6 +32,7 @@ mod profile;
 mod random_configs;
 mod ranks;
 mod rates;
+mod recurrence;
 mod scaling;
 mod step;
 mod steps;
@@ -57,5 +58,6 @@ pub use predict::{
 pub use profile::take_profile;
 pub use random_configs::{RandomConfig, RandomRanks, random_configs};
 pub use rates::Rates;
+pub use recurrence::{LeastWork, Recurrence, RecurrenceSizes, RecurrenceTime, bench_recurrence};
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 pub use step::{FamilyTime, StepMeasure, bench_step};

@@ -33,6 +33,8 @@ pub static FAMILIES: Families = &[
     &super::gate::FAMILY,
     &super::gated_delta_rule::cuda::FAMILY,
     &super::gated_delta_rule::cuda::FAMILY_BACKWARD,
+    &super::gated_delta_rule::cuda::FAMILY_TILES,
+    &super::gated_delta_rule::cuda::FAMILY_TILES_BACKWARD,
     &super::gated_rms_norm::cuda::FAMILY,
     &super::hash::cuda::FAMILY,
     &super::layer_norm::cuda::FAMILY,

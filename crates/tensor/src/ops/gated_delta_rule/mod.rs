@@ -8,9 +8,12 @@
 //! * S ← S + k · (β · (v − Sᵀk))ᵀ
 //! * o = Sᵀq
 //!
-//! Queries and keys are divided by their norms first, and queries by √width. All arithmetic is f32. Tokens
-//! are computed in chunks of [`CHUNK`], which follow each other in order; within a chunk the corrections of
-//! all tokens are one triangular system. A token that begins a document begins with an empty state.
+//! Queries and keys are divided by their norms first, and queries by √width. Tokens are computed in chunks of
+//! [`CHUNK`], which follow each other in order; within a chunk the corrections of all tokens are one
+//! triangular system. A token that begins a document begins with an empty state.
+//!
+//! All arithmetic is f32, but on GPUs of compute capability 9 to 11, with half types and a decay per head,
+//! matmuls run on tensor cores: their operands are rounded to the type, their sums and the states are f32.
 //!
 //! Backward saves nothing but the operands. It computes the states at the chunks' beginnings again, into
 //! its workspace: they take width · value_width · 4 / 64 bytes for each token and head, 1,024 bytes for
@@ -47,7 +50,7 @@ pub fn forward(operands: &Operands<'_>, settings: DeltaSettings, keeps_state: bo
         true => Some(Tensor::empty(device, geometry.state_shape(), DType::F32, request)?),
         false => None,
     };
-    let workspace = workspace::forward(device, OPERATOR, &geometry)?;
+    let workspace = workspace::forward(operands.qkv, OPERATOR, &geometry)?;
     device.count_flops(geometry.flops());
     match device.backend() {
         Backend::Meta => {}
@@ -87,7 +90,7 @@ pub fn backward(
         state: state.map(|state| state.like(DType::F32, request)).transpose()?,
     };
     let device = qkv.device();
-    let workspace = workspace::backward(device, OPERATOR, &geometry)?;
+    let workspace = workspace::backward(qkv, OPERATOR, &geometry)?;
     device.count_flops(3 * geometry.flops());
     match device.backend() {
         Backend::Meta => {}

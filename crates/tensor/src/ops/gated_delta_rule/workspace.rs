@@ -3,27 +3,53 @@
 //! On the CPU, each task has one piece of an f32 array: the tiles of a chunk, and results that are moved to
 //! the order of the outputs at the end. On a GPU, arrays of all chunks lie behind each other.
 
+use std::ops::Range;
+
 use device::{Category, Device, Request};
 
 use super::operands::{CHUNK, DeltaHeads, Geometry};
 use crate::{DType, Result, Tensor};
 
-/// Allocates the workspace of the forward pass.
-pub(super) fn forward(device: &Device, operator: &'static str, geometry: &Geometry) -> Result<Tensor> {
-    let words = match device.is_cuda_like() {
-        true => gpu(geometry).forward,
+/// Allocates the workspace of the forward pass over `qkv`.
+pub(super) fn forward(qkv: &Tensor, operator: &'static str, geometry: &Geometry) -> Result<Tensor> {
+    let words = match qkv.device().is_cuda_like() {
         false => geometry.batch * geometry.settings.heads.value * HostTask::forward(geometry).words,
+        true => match tile_width(qkv, geometry) {
+            Some(width) => TileArrays::new(geometry, width).forward,
+            None => PlainArrays::new(geometry).forward,
+        },
     };
-    allocate(device, operator, words)
+    allocate(qkv.device(), operator, words)
 }
 
-/// Allocates the workspace of the backward pass.
-pub(super) fn backward(device: &Device, operator: &'static str, geometry: &Geometry) -> Result<Tensor> {
-    let words = match device.is_cuda_like() {
-        true => gpu(geometry).backward,
+/// Allocates the workspace of the backward pass over `qkv`.
+pub(super) fn backward(qkv: &Tensor, operator: &'static str, geometry: &Geometry) -> Result<Tensor> {
+    let words = match qkv.device().is_cuda_like() {
         false => geometry.batch * geometry.settings.heads.key * HostTask::backward(geometry).words,
+        true => match tile_width(qkv, geometry) {
+            Some(width) => TileArrays::new(geometry, width).backward,
+            None => PlainArrays::new(geometry).backward,
+        },
     };
-    allocate(device, operator, words)
+    allocate(qkv.device(), operator, words)
+}
+
+/// Widths of tiles of queries and keys that kernels on tensor cores are compiled for.
+pub(super) const TILE_WIDTHS: [usize; 2] = [64, 128];
+/// Columns that tiles are copied by.
+const TILE_STEP: usize = 8;
+
+/// Returns the width of tiles of the kernels on tensor cores; `None` if the kernels in f32 are used: for f32
+/// operands, for decays by channel, for other widths, and on GPUs with less shared memory.
+pub(super) fn tile_width(qkv: &Tensor, geometry: &Geometry) -> Option<usize> {
+    let (major, _) = qkv.device().description().compute_capability;
+    let DeltaHeads { width, value_width, .. } = geometry.settings.heads;
+    let fits = qkv.dtype() != DType::F32
+        && !geometry.settings.by_channel
+        && width.is_multiple_of(TILE_STEP)
+        && value_width.is_multiple_of(TILE_STEP)
+        && (9..12).contains(&major);
+    TILE_WIDTHS.into_iter().find(|tile| fits && width <= *tile)
 }
 
 fn allocate(device: &Device, operator: &'static str, words: usize) -> Result<Tensor> {
@@ -72,35 +98,123 @@ fn tiles(geometry: &Geometry) -> usize {
     CHUNK * (2 * width + 2 * value_width + 1 + 3 * channels + 2 * CHUNK)
 }
 
-/// Elements of the workspace on a GPU, and of its arrays.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct GpuArrays {
-    /// Normalised queries, and keys, of all key heads.
-    pub(super) keys: usize,
-    /// Sums of decays of all value heads.
-    pub(super) decays: usize,
-    /// Elements of an array of a value's width for each token and value head.
-    pub(super) values: usize,
-    /// Elements of an array of a key's width for each token and value head.
-    pub(super) weights: usize,
-    /// States of all chunks and value heads.
-    pub(super) states: usize,
-    /// Elements of the workspace of the forward pass.
-    pub(super) forward: usize,
-    /// Elements of the workspace of the backward pass.
-    pub(super) backward: usize,
+/// Lays arrays out behind each other, each from a multiple of 16 bytes on.
+#[derive(Default)]
+struct Layout {
+    /// Elements so far.
+    words: usize,
 }
 
-/// Returns the elements of the arrays on a GPU.
-pub(super) fn gpu(geometry: &Geometry) -> GpuArrays {
-    let DeltaHeads { key, value, width, value_width } = geometry.settings.heads;
-    let tokens = geometry.batch * geometry.time;
-    let keys = tokens * key * width;
-    let decays = tokens * geometry.settings.decays();
-    let values = tokens * value * value_width;
-    let weights = tokens * value * width;
-    let states = geometry.batch * geometry.chunks() * geometry.settings.heads.state_elements();
-    let forward = 2 * keys + decays + values + weights + states;
-    let backward = forward + 2 * keys + values + states;
-    GpuArrays { keys, decays, values, weights, states, forward, backward }
+impl Layout {
+    /// Returns the elements of the next array.
+    fn append(&mut self, words: usize) -> Range<usize> {
+        let first = self.words;
+        self.words += words.next_multiple_of(16 / DType::F32.bytes());
+        first..first + words
+    }
+}
+
+/// Arrays of the f32 kernels in the workspace. Those up to `states` are arrays of the forward pass.
+#[derive(Clone, Debug)]
+pub(super) struct PlainArrays {
+    /// Normalised queries of all key heads.
+    pub(super) queries: Range<usize>,
+    /// Normalised keys.
+    pub(super) keys: Range<usize>,
+    /// Sums of decays of all value heads.
+    pub(super) sums: Range<usize>,
+    /// Corrections, with the columns of values.
+    pub(super) x: Range<usize>,
+    /// Weights of states in corrections, with the columns of keys.
+    pub(super) weights: Range<usize>,
+    /// States before all chunks.
+    pub(super) states: Range<usize>,
+    /// Gradients of queries.
+    pub(super) dqueries: Range<usize>,
+    /// Gradients of keys.
+    pub(super) dkeys: Range<usize>,
+    /// Gradients of corrections.
+    pub(super) du: Range<usize>,
+    /// Gradients of the states after all chunks.
+    pub(super) dstates: Range<usize>,
+    /// Elements of the workspace of the forward pass.
+    forward: usize,
+    /// Elements of the workspace of the backward pass.
+    backward: usize,
+}
+
+impl PlainArrays {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        let DeltaHeads { key, value, width, value_width } = geometry.settings.heads;
+        let tokens = geometry.batch * geometry.time;
+        let all_states = geometry.batch * geometry.chunks() * geometry.settings.heads.state_elements();
+        let mut layout = Layout::default();
+        let queries = layout.append(tokens * key * width);
+        let keys = layout.append(tokens * key * width);
+        let sums = layout.append(tokens * geometry.settings.decays());
+        let x = layout.append(tokens * value * value_width);
+        let weights = layout.append(tokens * value * width);
+        let states = layout.append(all_states);
+        let forward = layout.words;
+        let dqueries = layout.append(tokens * key * width);
+        let dkeys = layout.append(tokens * key * width);
+        let du = layout.append(tokens * value * value_width);
+        let dstates = layout.append(all_states);
+        let backward = layout.words;
+        PlainArrays {
+            queries,
+            keys,
+            sums,
+            x,
+            weights,
+            states,
+            dqueries,
+            dkeys,
+            du,
+            dstates,
+            forward,
+            backward,
+        }
+    }
+}
+
+/// Numbers of a token in [`TileArrays::scales`]: `Scale` in `kernels/gated_delta_tiles.cuh`.
+const SCALES: usize = 9;
+
+/// Arrays of the kernels on tensor cores in the workspace. All but `scales` hold two values of a half type in
+/// each f32 element. Those up to `scales` are arrays of the forward pass.
+#[derive(Clone, Debug)]
+pub(super) struct TileArrays {
+    /// Inverses of the triangular matrices of all chunks and value heads.
+    pub(super) solved: Range<usize>,
+    /// Products of queries and keys.
+    pub(super) pairs: Range<usize>,
+    /// Norms, decays and rates.
+    pub(super) scales: Range<usize>,
+    /// Corrections, with the columns of values.
+    pub(super) x: Range<usize>,
+    /// States before all chunks, in rows of a tile's width.
+    pub(super) states: Range<usize>,
+    /// Gradients of the states after all chunks.
+    pub(super) dstates: Range<usize>,
+    /// Elements of the workspace of the forward pass.
+    forward: usize,
+    /// Elements of the workspace of the backward pass.
+    backward: usize,
+}
+
+impl TileArrays {
+    pub(super) fn new(geometry: &Geometry, tile_width: usize) -> Self {
+        let DeltaHeads { value, value_width, .. } = geometry.settings.heads;
+        let chunks = geometry.batch * value * geometry.chunks();
+        let mut layout = Layout::default();
+        let solved = layout.append(chunks * CHUNK * CHUNK / 2);
+        let pairs = layout.append(chunks * CHUNK * CHUNK / 2);
+        let scales = layout.append(chunks * CHUNK * SCALES);
+        let forward = layout.words;
+        let x = layout.append(geometry.batch * geometry.time * value * value_width / 2);
+        let states = layout.append(chunks * tile_width * value_width / 2);
+        let dstates = layout.append(chunks * tile_width * value_width / 2);
+        TileArrays { solved, pairs, scales, x, states, dstates, forward, backward: layout.words }
+    }
 }

@@ -70,7 +70,8 @@ pub(crate) static FAMILY: Family = family!(
         "attention_masks.cuh",
         "attention_tiles.cuh",
         "maximum.cuh",
-        "philox.cuh"
+        "philox.cuh",
+        "tensor_cores.cuh"
     ],
     constants: &[
         ("ROW_THREADS", THREADS),
@@ -140,7 +141,8 @@ pub(crate) static FAMILY_WIDE: Family = family!(
         "attention_masks.cuh",
         "attention_tiles.cuh",
         "maximum.cuh",
-        "philox.cuh"
+        "philox.cuh",
+        "tensor_cores.cuh"
     ],
     constants: &[
         ("ROW_THREADS", THREADS),

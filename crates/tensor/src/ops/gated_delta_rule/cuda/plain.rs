@@ -1,29 +1,27 @@
-//! Launches of `kernels/gated_delta_rule.cu` and `kernels/gated_delta_rule_backward.cu`.
+//! Launches of the kernels in f32, `kernels/gated_delta_rule.cu` and `kernels/gated_delta_rule_backward.cu`.
 
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::operands::{CHUNK, DeltaHeads, Geometry, Gradients, Operands};
-use super::workspace::gpu as arrays;
+use super::{CONSTANTS, FAMILY, check_width, sized, view};
+use crate::ops::gated_delta_rule::operands::{CHUNK, DeltaHeads, Geometry, Gradients, Operands};
+use crate::ops::gated_delta_rule::workspace::PlainArrays;
+use crate::ops::gpu;
 use crate::ops::kernels::family;
-use crate::ops::{check, gpu};
 use crate::{Result, Tensor};
 
-/// Constants with which the kernels are compiled.
-const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK as u32)];
 /// Columns of a strip of states.
 const STRIP: usize = 16;
-/// Columns of the widest key. A strip of states must fit into 48 KiB of shared memory.
-const WIDEST: usize = 256;
 /// Threads of a warp.
 const WARP: usize = 32;
 
-pub(crate) static FAMILY: Family =
-    family!("gated_delta_rule", headers: ["gated_delta_rule.cuh"], constants: CONSTANTS);
-pub(crate) static FAMILY_BACKWARD: Family =
-    family!("gated_delta_rule_backward", headers: ["gated_delta_rule.cuh"], constants: CONSTANTS);
+pub(crate) static FAMILY_BACKWARD: Family = family!(
+    "gated_delta_rule_backward",
+    headers: ["gated_delta_chunk.cuh", "gated_delta_rule.cuh"],
+    constants: CONSTANTS
+);
 
-/// Arrays of the workspace, in its order.
+/// Arrays of the workspace of the forward pass.
 struct Arrays {
     queries: Tensor,
     keys: Tensor,
@@ -31,27 +29,17 @@ struct Arrays {
     x: Tensor,
     weights: Tensor,
     states: Tensor,
-    /// Arrays of the backward pass alone.
-    rest: Tensor,
 }
 
 impl Arrays {
-    fn new(workspace: &Tensor, geometry: &Geometry) -> Result<Self> {
-        let sizes = arrays(geometry);
-        let mut start = 0;
-        let mut take = |count: usize| {
-            let view = workspace.view(start, [count]);
-            start += count;
-            view
-        };
+    fn new(workspace: &Tensor, ranges: PlainArrays) -> Result<Self> {
         Ok(Arrays {
-            queries: take(sizes.keys)?,
-            keys: take(sizes.keys)?,
-            sums: take(sizes.decays)?,
-            x: take(sizes.values)?,
-            weights: take(sizes.weights)?,
-            states: take(sizes.states)?,
-            rest: take(workspace.elements() - sizes.forward)?,
+            queries: view(workspace, ranges.queries)?,
+            keys: view(workspace, ranges.keys)?,
+            sums: view(workspace, ranges.sums)?,
+            x: view(workspace, ranges.x)?,
+            weights: view(workspace, ranges.weights)?,
+            states: view(workspace, ranges.states)?,
         })
     }
 }
@@ -72,7 +60,7 @@ impl<'a> Call<'a> {
         workspace: &Tensor,
     ) -> Result<Self> {
         check_width(operator, operands.qkv, geometry)?;
-        Ok(Call { operator, operands, geometry, arrays: Arrays::new(workspace, geometry)? })
+        Ok(Call { operator, operands, geometry, arrays: Arrays::new(workspace, PlainArrays::new(geometry))? })
     }
 
     fn typed(&self, family: &'static Family, name: &'static str) -> Launch<'a> {
@@ -126,23 +114,6 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Refuses keys that are wider than a strip of states allows.
-pub(super) fn check_width(operator: &'static str, qkv: &Tensor, geometry: &Geometry) -> Result<()> {
-    if geometry.settings.heads.width <= WIDEST {
-        return Ok(());
-    }
-    Err(check::wrong(operator, "qkv", qkv, format!("keys of at most {WIDEST} columns")))
-}
-
-/// Adds the sizes to a launch.
-fn sized<'l>(operator: &'static str, launch: Launch<'l>, geometry: &Geometry) -> Result<Launch<'l>> {
-    let DeltaHeads { key, value, width, value_width } = geometry.settings.heads;
-    let word = |size| gpu::word(operator, size);
-    let launch = launch.u32(word(geometry.time)?).u32(word(key)?).u32(word(value)?).u32(word(width)?);
-    let launch = launch.u32(word(value_width)?).u32(word(geometry.settings.channels())?);
-    Ok(launch.u32(word(geometry.chunks())?))
-}
-
 pub(super) fn forward(
     operator: &'static str,
     operands: &Operands<'_>,
@@ -169,13 +140,13 @@ pub(super) fn backward(
     let call = Call::new(operator, operands, geometry, workspace)?;
     call.states(None)?;
     let Operands { qkv, rate, documents, .. } = *operands;
-    let Arrays { queries, keys, sums, x, weights, states, rest } = &call.arrays;
-    let sizes = arrays(geometry);
+    let Arrays { queries, keys, sums, x, weights, states } = &call.arrays;
+    let ranges = PlainArrays::new(geometry);
     let DeltaHeads { key, value, width, .. } = geometry.settings.heads;
-    let dqueries = rest.view(0, [sizes.keys])?;
-    let dkeys = rest.view(sizes.keys, [sizes.keys])?;
-    let du = rest.view(2 * sizes.keys, [sizes.values])?;
-    let dstates = rest.view(2 * sizes.keys + sizes.values, [sizes.states])?;
+    let dqueries = view(workspace, ranges.dqueries)?;
+    let dkeys = view(workspace, ranges.dkeys)?;
+    let du = view(workspace, ranges.du)?;
+    let dstates = view(workspace, ranges.dstates)?;
     let flops = geometry.flops();
 
     let launch = call.typed(&FAMILY_BACKWARD, "local").read(queries).read(keys).read(sums).read(dy_blc);
@@ -193,24 +164,4 @@ pub(super) fn backward(
     let launch = call.sized(launch.write(&gradients.decay).read(documents))?;
     let launch = launch.f32(geometry.settings.epsilon).shared(gpu::word(operator, 4 * width)?);
     call.by_chunk(launch, key, 2 * flops)
-}
-
-/// Advances the states by one token of every slot.
-pub(super) fn step(
-    operator: &'static str,
-    operands: &Operands<'_>,
-    geometry: &Geometry,
-    states: &Tensor,
-    output_blc: &Tensor,
-) -> Result<()> {
-    check_width(operator, operands.qkv, geometry)?;
-    let Operands { qkv, decay, rate, documents, .. } = *operands;
-    let DeltaHeads { value, width, .. } = geometry.settings.heads;
-    let kernel = Function::new(&FAMILY, "step").with_dtype(qkv.dtype());
-    let launch = qkv.device().kernel(kernel).read(qkv).read(decay).read(rate).write(states);
-    let launch = sized(operator, launch.read(documents).write(output_blc), geometry)?;
-    let word = |size| gpu::word(operator, size);
-    let launch = launch.f32(geometry.settings.epsilon).u32(word(states.shape().dims()[0])?);
-    let launch = launch.shared(word(12 * width)?).cost(2 * states.bytes() as u64, 0);
-    Ok(launch.launch([word(value)?, word(geometry.batch)?, 1], gpu::THREADS)?)
 }

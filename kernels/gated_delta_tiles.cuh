@@ -1,0 +1,261 @@
+// Tiles of the gated delta rule in half precision: copies to shared memory, and matmuls on tensor cores.
+//
+// A tile has CHUNK rows in panels of 64 columns; the last columns of narrow operands are zeros. Accumulators
+// of a warp have 16 rows: a thread has element [n * 4 + i] of row lane / 4 + i / 2 * 8 and column
+// n * 8 + lane % 4 * 2 + i % 2.
+#pragma once
+#include "gated_delta_chunk.cuh"
+#include "hopper.cuh"
+#include "tensor_cores.cuh"
+
+#define LOG2E 1.4426950408889634f
+#define PANEL (CHUNK * 128)              // bytes of 64 columns of a tile
+#define TILE (WIDTH / 64 * PANEL)        // bytes of a tile of queries or keys
+#define STRIP_TILE (STRIP / 64 * PANEL)  // bytes of a tile of values
+#define KEY_STEPS (WIDTH / 16)
+#define TOKEN_STEPS (CHUNK / 16)
+
+// Numbers of the tokens of a chunk, in the order of the workspace. Decays count from the chunk's beginning
+// on; those of tokens that do not see the state before the chunk are 0.
+enum Scale {
+    KEY_SINCE,    // decay / norm of the key
+    KEY_UNTIL,    // decay from the token to the chunk's end * rate / norm of the key
+    QUERY_SINCE,  // decay / norm of the query / root of the width
+    SINCE,        // decay
+    SUM,          // logarithm of the decay, whether or not the token sees the state
+    KEY,          // 1 / norm of the key
+    QUERY,        // 1 / norm of the query / root of the width
+    UNTIL,        // decay from the token to the chunk's end
+    RATE,
+    SCALES
+};
+
+extern __shared__ u8 shared_memory[];
+
+// Index of a chunk of a value head among all.
+__device__ __forceinline__ u64 index_chunk(const Chunk &own) {
+    return (u64(own.batch) * own.sizes.value + own.head) * own.sizes.chunks + own.chunk;
+}
+
+__device__ __forceinline__ float decay_between(float earlier, float later) {
+    return exp2_fast((later - earlier) * LOG2E);
+}
+
+// Offset of the 16 bytes of a tile with columns 8 * chunk.. of a row, permuted so that 8 rows of one chunk
+// hit all banks.
+__device__ __forceinline__ u32 at(u32 row, u32 chunk) {
+    return chunk / 8 * PANEL + row * 128 + ((chunk % 8 ^ row % 8) << 4);
+}
+
+// Starts the copy of `rows` rows of `columns` columns, a multiple of 8, to a tile of COLUMNS; the rest become
+// zeros.
+template <int COLUMNS>
+__device__ __forceinline__ void load_tile(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
+    for (u32 index = threadIdx.x; index < CHUNK * COLUMNS / 8; index += blockDim.x) {
+        const u32 row = index / (COLUMNS / 8), chunk = index % (COLUMNS / 8);
+        const bool inside = row < rows && chunk * 8 < columns;
+        copy_async<16>(tile + at(row, chunk), from + (inside ? row * stride + chunk * 8 : 0),
+                       inside ? 16 : 0);
+    }
+}
+
+// The same for values, in a block with a strip of them.
+__device__ __forceinline__ void load_strip(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
+    if (blockDim.x == 2 * STRIP)
+        load_tile<STRIP>(tile, from, stride, rows, columns);
+    else
+        load_tile<STRIP / 2>(tile, from, stride, rows, columns);
+}
+
+// Starts the copy of `words` f32, a multiple of 4.
+__device__ __forceinline__ void load_words(u32 to, const float *from, u32 words) {
+    for (u32 index = threadIdx.x * 4; index < words; index += blockDim.x * 4)
+        copy_async<16>(to + index * 4, from + index);
+}
+
+// Waits for all threads' stores to tiles.
+__device__ __forceinline__ void finish_stores() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    publish_stores();
+#endif
+    __syncthreads();
+}
+
+// Waits for all copies but those of the last PENDING groups, of all threads.
+template <int PENDING> __device__ __forceinline__ void finish_copies() {
+    wait_copies<PENDING>();
+    finish_stores();
+}
+
+// Rows `row`..+16 of a tile as the left operand.
+template <int K> __device__ __forceinline__ void left(u32 (&a)[K][4], u32 tile, u32 row) {
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < K; k++) ldmatrix(a[k], tile + at(row + lane % 16, 2 * k + lane / 16));
+}
+
+// Columns 8 * chunk..+16 of a tile as the rows of the left operand.
+template <int K> __device__ __forceinline__ void left_transposed(u32 (&a)[K][4], u32 tile, u32 chunk) {
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        ldmatrix_transposed(a[k], tile + at(k * 16 + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
+}
+
+// Packs accumulators as the left operand of the next matmul.
+template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 2][4], const float (&x)[4 * N]) {
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) a[i / 4][i % 4] = pack_half(x[2 * i], x[2 * i + 1]);
+}
+
+// The elements of a left operand in the order of accumulators.
+template <int N> __device__ __forceinline__ void unpack(float (&x)[4 * N], const u32 (&a)[N / 2][4]) {
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        x[2 * i] = Word<Half>::first(a[i / 4][i % 4]);
+        x[2 * i + 1] = Word<Half>::last(a[i / 4][i % 4]);
+    }
+}
+
+template <int N> __device__ __forceinline__ void clear(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = 0.0f;
+}
+
+// Multiplies accumulators of which columns are tokens by numbers of the tokens.
+template <int N> __device__ __forceinline__ void scale_columns(float (&x)[4 * N], const float *numbers) {
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const Vector<float, 2> pair = load<2>(numbers + n * 8 + lane % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[n * 4 + i] *= pair.at[i % 2];
+    }
+}
+
+// Columns 8 * n.. of acc += a[16, 16] * b[16, 8].
+template <int N>
+__device__ __forceinline__ void accumulate(float (&acc)[N], int n, const u32 (&a)[4], u32 b0, u32 b1) {
+    float part[4] = {acc[n * 4], acc[n * 4 + 1], acc[n * 4 + 2], acc[n * 4 + 3]};
+    mma(part, a, b0, b1);
+#pragma unroll
+    for (int i = 0; i < 4; i++) acc[n * 4 + i] = part[i];
+}
+
+// Whether the four warps of a group multiply by 8 * N columns together, on Hopper.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+template <int N> constexpr bool IS_GROUPED = N == 8 || N == 16;
+#else
+template <int N> constexpr bool IS_GROUPED = false;
+#endif
+
+// Begins acc[16, 8 * N] += a[16, 16 * K] * columns 8 * chunk.. of the first 16 * K rows of a tile. Neither
+// acc nor a may be used before `finish_product`.
+template <int K, int N>
+__device__ __forceinline__ void times(float (&acc)[4 * N], const u32 (&a)[K][4], u32 tile, u32 chunk = 0) {
+    if constexpr (IS_GROUPED<N>) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+        const u32 b = descriptor(tile + chunk / 8 * PANEL, CHUNK);
+        products_begin();
+#pragma unroll
+        for (int k = 0; k < K; k++) register_product<true>(acc, a[k], b + AT(k * 16 * 128), 1);
+        products_commit();
+#endif
+        return;
+    }
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            u32 b[4];
+            ldmatrix_transposed(b, tile + at(k * 16 + lane % 16, chunk + n + lane / 16));
+            accumulate(acc, n, a[k], b[0], b[1]);
+            accumulate(acc, n + 1, a[k], b[2], b[3]);
+        }
+}
+
+// Begins acc[16, 8 * N] += a[16, 16 * K] * the first 8 * N rows of a tile, transposed.
+template <int K, int N>
+__device__ __forceinline__ void times_transposed(float (&acc)[4 * N], const u32 (&a)[K][4], u32 tile) {
+    if constexpr (IS_GROUPED<N>) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+        const u32 b = descriptor(tile, CHUNK);
+        products_begin();
+#pragma unroll
+        for (int k = 0; k < K; k++) register_product<false>(acc, a[k], b + AT(k / 4 * PANEL + k % 4 * 32), 1);
+        products_commit();
+#endif
+        return;
+    }
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            u32 b[4];
+            ldmatrix(b, tile + at(n * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+            accumulate(acc, n, a[k], b[0], b[1]);
+            accumulate(acc, n + 1, a[k], b[2], b[3]);
+        }
+}
+
+// Waits for all products but the last PENDING ones, of which `acc` and `a` are the last operands.
+template <int PENDING, int K, int N>
+__device__ __forceinline__ void finish_product(float (&acc)[N], const u32 (&a)[K][4]) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    if constexpr (IS_GROUPED<N / 4>) {
+        products_wait<PENDING>();
+        pin(acc);
+        // The operand stays in its registers until here.
+#pragma unroll
+        for (int k = 0; k < K; k++) asm volatile("" ::"r"(a[k][0]), "r"(a[k][1]), "r"(a[k][2]), "r"(a[k][3]));
+    }
+#endif
+}
+
+// Stores rows row and row + 8 of a warp's accumulators, the columns before `columns`; `to` is the element of
+// row 0 and column 0.
+template <int N>
+__device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 rows, u32 columns,
+                                           const float (&acc)[4 * N]) {
+    const u32 quad = threadIdx.x % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < N; n += 4) {
+            u32 x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int from = (n + i) * 4 + half * 2;
+                x[i] = pack_half(acc[from], acc[from + 1]);
+            }
+            transpose_quad(x);
+            const u32 column = (n + quad) * 8, line = row + half * 8;
+            if (line < rows && column < columns)
+                store<4>(reinterpret_cast<u32 *>(to + line * stride + column),
+                         Vector<u32, 4>{{x[0], x[1], x[2], x[3]}});
+        }
+}
+
+// Stores 16 columns of values, of which `a` has the transpose, to `rows` rows: first to columns 8 * chunk..
+// of a tile, which only this warp uses, then to `to`, the element of row 0 and the warp's first column.
+__device__ __forceinline__ void store_transposed(u32 tile, u32 chunk, Half *to, u64 stride, u32 rows,
+                                                 u32 columns, const u32 (&a)[TOKEN_STEPS][4]) {
+    const u32 lane = threadIdx.x % WARP;
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < TOKEN_STEPS; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            store_shared(tile + at(k * 16 + i / 2 * 8 + lane / 4, chunk + i % 2) + lane % 4 * 4,
+                         transpose_matrix(a[k][i]));
+    __syncwarp();
+#pragma unroll
+    for (u32 index = lane; index < CHUNK * 2; index += WARP) {
+        const u32 row = index / 2, part = index % 2;
+        if (row < rows && part * 8 < columns)
+            store<4>(reinterpret_cast<u32 *>(to + row * stride + part * 8),
+                     load_shared(tile + at(row, chunk + part)));
+    }
+}
