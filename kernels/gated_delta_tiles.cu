@@ -178,12 +178,13 @@ KERNEL __launch_bounds__(PREPARE_THREADS, 4)
         queries[i] *= factor * query_norms[t];
     }
     const u64 first = index_chunk(own) * CHUNK * CHUNK;
-    store_rows<CHUNK / 8>(pairs + first, CHUNK, row + lane / 4, CHUNK, CHUNK, queries);
+    store_rows<CHUNK / 8, true>(pairs + first, CHUNK, row + lane / 4, CHUNK, CHUNK, queries);
     __syncthreads();
     invert(pairs_ts, inverse_ts);
     for (u32 index = threadIdx.x; index < CHUNK * CHUNK / 8; index += PREPARE_THREADS) {
-        const Floats<8> values = read<8>(inverse_ts + index / (CHUNK / 8) * PITCH + index % (CHUNK / 8) * 8);
-        write<8>(solved + first + index * 8, values);
+        const u32 row = index / (CHUNK / 8), column = index % (CHUNK / 8) * 8;
+        if (column > row) continue;
+        write<8>(solved + first + index * 8, read<8>(inverse_ts + row * PITCH + column));
     }
 }
 
@@ -227,15 +228,19 @@ __device__ __forceinline__ void advance(const Half *qkv_blc, const Half *solved,
             const u64 square = index * CHUNK * CHUNK;
             load_tile<WIDTH>(stage.keys, queries_blc + line + sizes.key * width, stride, own.n, width);
             load_strip(stage.values, values_blc + line, stride, own.n, values - left);
-            load_tile<CHUNK>(stage.solved, solved + square, CHUNK, CHUNK, CHUNK);
+            load_pairs(stage.solved, solved + square);
             load_words(stage.scales, scales + index * SCALES * CHUNK, 4 * CHUNK);
             if (OUTPUTS) {
                 load_tile<WIDTH>(stage.queries, queries_blc + line, stride, own.n, width);
-                load_tile<CHUNK>(stage.pairs, pairs + square, CHUNK, CHUNK, CHUNK);
+                load_pairs(stage.pairs, pairs + square);
             }
         }
         commit_copies();
     };
+    for (u32 chunk = 0; chunk < 2; chunk++) {
+        clear_pairs(Stage(locate(chunk)).solved);
+        if (OUTPUTS) clear_pairs(Stage(locate(chunk)).pairs);
+    }
     prefetch(0);
     float state[WIDTH / 2];
 #pragma unroll

@@ -67,6 +67,25 @@ __device__ __forceinline__ void load_strip(u32 tile, const Half *from, u64 strid
         load_tile<STRIP / 2>(tile, from, stride, rows, columns);
 }
 
+// Starts the copy of a matrix of pairs of a chunk's tokens: the 8 columns of each 16 bytes up to the
+// diagonal's.
+__device__ __forceinline__ void load_pairs(u32 tile, const Half *from) {
+    for (u32 index = threadIdx.x; index < CHUNK * CHUNK / 8; index += blockDim.x) {
+        const u32 row = index / (CHUNK / 8), chunk = index % (CHUNK / 8);
+        if (chunk <= row / 8) copy_async<16>(tile + at(row, chunk), from + index * 8);
+    }
+}
+
+// Sets those beyond the diagonal's to 0, which no copy changes.
+__device__ __forceinline__ void clear_pairs(u32 tile) {
+    for (u32 index = threadIdx.x; index < CHUNK * CHUNK / 8; index += blockDim.x) {
+        const u32 row = index / (CHUNK / 8), chunk = index % (CHUNK / 8);
+        if (chunk <= row / 8) continue;
+#pragma unroll
+        for (u32 word = 0; word < 4; word++) store_shared(tile + at(row, chunk) + word * 4, 0);
+    }
+}
+
 // Starts the copy of `words` f32, a multiple of 4.
 __device__ __forceinline__ void load_words(u32 to, const float *from, u32 words) {
     for (u32 index = threadIdx.x * 4; index < words; index += blockDim.x * 4)
@@ -215,8 +234,8 @@ __device__ __forceinline__ void finish_product(float (&acc)[N], const u32 (&a)[K
 }
 
 // Stores rows row and row + 8 of a warp's accumulators, the columns before `columns`; `to` is the element of
-// row 0 and column 0.
-template <int N>
+// row 0 and column 0. With TRIANGLE, columns in the diagonal's 8 are the last.
+template <int N, bool TRIANGLE = false>
 __device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 rows, u32 columns,
                                            const float (&acc)[4 * N]) {
     const u32 quad = threadIdx.x % 4;
@@ -232,7 +251,7 @@ __device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 ro
             }
             transpose_quad(x);
             const u32 column = (n + quad) * 8, line = row + half * 8;
-            if (line < rows && column < columns)
+            if (line < rows && column < columns && (!TRIANGLE || column <= line))
                 store<4>(reinterpret_cast<u32 *>(to + line * stride + column),
                          Vector<u32, 4>{{x[0], x[1], x[2], x[3]}});
         }

@@ -55,13 +55,17 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
             load_tile<WIDTH>(stage.keys, queries_blc + line + key * width, stride, own.n, width);
             load_strip(stage.dy, dy_blc + own.row(0) * dy_stride + head * values + left, dy_stride, own.n,
                        values - left);
-            load_tile<CHUNK>(stage.pairs, pairs + square, CHUNK, CHUNK, CHUNK);
-            load_tile<CHUNK>(stage.solved, solved + square, CHUNK, CHUNK, CHUNK);
+            load_pairs(stage.pairs, pairs + square);
+            load_pairs(stage.solved, solved + square);
             load_words(stage.scales, scales + index * SCALES * CHUNK, 4 * CHUNK);
             load_tile<WIDTH>(stage.queries, queries_blc + line, stride, own.n, width);
         }
         commit_copies();
     };
+    for (u32 chunk = 0; chunk < 2; chunk++) {
+        clear_pairs(Stage(stages + chunk * RETREAT_STAGE).solved);
+        clear_pairs(Stage(stages + chunk * RETREAT_STAGE).pairs);
+    }
     prefetch(chunks - 1);
     float dstate[WIDTH / 2];
 #pragma unroll
