@@ -49,7 +49,7 @@ fn sampled(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
     report
 }
 
-/// Asserts that samples are alike, either of which may have ended at the limit of its duration.
+/// Asserts that one sample is the beginning of the other, because the time limit may have ended either.
 fn assert_alike(sampled: &TrainReport, reference: &TrainReport) {
     match (&sampled.sample, &reference.sample) {
         (None, None) => {}

@@ -15,8 +15,8 @@ use crate::output::{print, print_json, rounded};
 ///
 /// Prints the milliseconds of a call (the median of several after a warm-up) and, on a GPU, its floor: the
 /// longer of the time to copy its bytes and to multiply its FLOPs, at the device's own best rates for large
-/// copies and matmuls. Bytes are those of operands and results and, backward, of the states before all chunks
-/// of 64 tokens, which are written and read once.
+/// copies and matmuls. Bytes count operands and results. In the backward pass they also count the states
+/// before all chunks of 64 tokens, written and read once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchRecurrenceArgs {
     /// Operators, each a row of the table: delta, delta-by-channel, scan

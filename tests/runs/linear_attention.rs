@@ -13,8 +13,8 @@ const KEY_WIDTH: &str = "model.linear_key_width=8";
 const VALUE_WIDTH: &str = "model.linear_value_width=12";
 
 /// Linear attention in half of the layers, on whole sequences and on documents, with shared key heads and
-/// experts, in bf16, with other norms than attention has, and with layers in
-/// shards. Decays of channels beside latents that do not rotate.
+/// experts, in bf16, with other norms than attention has, and with layers in shards. The last rows have
+/// decays by channel, and attention over latents without rotation.
 const LINEAR: &[Row] = &[
     (
         LLAMA,

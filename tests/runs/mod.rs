@@ -194,11 +194,11 @@ fn sharing(text: &str, sets: &[&str], shared: bool) -> String {
     format!("{SHARE}={}", if shared { config(text, sets).world_size() } else { 1 })
 }
 
-/// Keys of what happens after some number of steps.
+/// Keys that count steps.
 const COUNTED: [&str; 4] = ["train.steps", "train.ema", "train.verify_every", "memory.empty_cache_every"];
 
-/// Returns settings of three steps on the CPU, with a validation after two, which show all that affects a
-/// step. None with `PLIMSOLL_LONG_TESTS`, on GPUs, or if a row says which steps it needs.
+/// Returns settings that shorten a row's run to three steps on the CPU, with a validation after two. Empty
+/// with `PLIMSOLL_LONG_TESTS`, on GPUs, or if the row sets keys that count steps.
 fn few_steps(device: DeviceChoice, text: &str, sets: &[&str]) -> &'static [&'static str] {
     let counts = sets.iter().any(|set| COUNTED.iter().any(|key| set.starts_with(key)));
     if device != DeviceChoice::Cpu || sizes::are_wanted() || counts || config(text, &[]).train.steps <= 3 {

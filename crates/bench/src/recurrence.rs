@@ -1,4 +1,4 @@
-//! Times recurrent operators, forward and backward, beside their floors.
+//! Times recurrent operators, forward and backward, and computes lower bounds of their times.
 
 use device::{Category, DType, Device, Request};
 use tensor::ops::gated_delta_rule::{self, CHUNK, DeltaHeads, DeltaSettings};
@@ -43,18 +43,18 @@ pub struct RecurrenceSizes {
     pub value_width: usize,
 }
 
-/// The work that a pass cannot do without.
+/// Minimum memory traffic and arithmetic of a pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeastWork {
-    /// Bytes of operands and results. In the backward pass, also of the states before all chunks in the
-    /// operands' type, written and read once: nothing but the operands is saved for it.
+    /// Bytes of operands and results. The backward pass, for which only the operands are saved, also writes
+    /// and reads the states before all chunks once, in the operands' type.
     pub bytes: f64,
     /// FLOPs of matmuls over chunks of 64 tokens, counting only pairs of a token and an earlier one.
     pub flops: f64,
 }
 
 impl LeastWork {
-    /// Returns the seconds of the longer of copies and matmuls at a device's best rates.
+    /// Returns the seconds of the copies or of the matmuls at a device's best rates, whichever take longer.
     fn floor(self, rates: Rates) -> f64 {
         (self.bytes / rates.bytes_per_second).max(self.flops / rates.flops_per_second)
     }

@@ -36,10 +36,10 @@ pub struct GatedDeltaSizes {
     pub taps: usize,
     /// Layout of the projections.
     pub layout: DeltaLayout,
-    /// Width between two layers that compute the gates, and between two that compute the decays; 0 for one
-    /// layer each.
+    /// Rank of the projections of gates and decays: two linear layers with this width between them; 0 for one
+    /// layer.
     pub gate_rank: usize,
-    /// Function of the gates.
+    /// Activation function of the output gates.
     pub gate: GateFunction,
     /// Whether rates are up to 2, so that eigenvalues of a state's transitions may be negative.
     pub negative_eigenvalues: bool,
@@ -51,8 +51,7 @@ pub struct GatedDeltaSizes {
 /// rule, a gated norm of each head, and an output projection. Shards have equal parts of the heads.
 #[derive(Debug)]
 pub struct GatedDelta {
-    /// The first of two layers that compute the gates, and of two that compute the decays. Shards share
-    /// their results.
+    /// First layers of the low-rank projections of gates and of decays. All shards use their results.
     narrow: Option<[Linear; 2]>,
     inputs: Vec<Linear>,
     layout: DeltaLayout,

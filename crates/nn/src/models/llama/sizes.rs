@@ -290,13 +290,13 @@ section! {
         /// Whether rates of linear attention are up to 2 instead of 1, so that a state's eigenvalues may be
         /// negative, as in OLMo Hybrid.
         linear_negative_eigenvalues: bool = Row::flag().default("false");
-        /// Whether each channel of a key of linear attention has a decay of its own, as in Kimi Linear. If not,
-        /// a head has one.
+        /// Whether linear attention has a decay for each key channel, as in Kimi Linear, instead of one for
+        /// each head.
         linear_channel_decays: bool = Row::flag().default("false");
-        /// Width between two layers that compute the gates of linear attention, and between two that compute
-        /// its decays, as in Kimi Linear. With 0 one layer computes each.
+        /// Rank of the projections of gates and decays in linear attention, as in Kimi Linear: two linear
+        /// layers with this width between them. 0: one linear layer.
         linear_gate_rank: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Function of the gates of linear attention's results: "silu", or "sigmoid" as in Kimi Linear.
+        /// Activation function of linear attention's output gates: "silu", or "sigmoid" as in Kimi Linear.
         linear_gate: GateFunction = choice!(GateFunction, GateFunction::ALL).default("\"silu\"");
         /// Number added to the mean squares in the norm of linear attention's results; 1e-5 in OLMo Hybrid.
         linear_epsilon: f64 = Row::number(Interval::Positive)

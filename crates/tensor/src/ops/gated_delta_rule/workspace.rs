@@ -36,7 +36,7 @@ pub(super) fn backward(qkv: &Tensor, operator: &'static str, geometry: &Geometry
 
 /// Widths of tiles of queries and keys that kernels on tensor cores are compiled for.
 pub(super) const TILE_WIDTHS: [usize; 2] = [64, 128];
-/// Columns that tiles are copied by.
+/// Number of columns of 16 bytes in a half type, the unit in which tiles are copied.
 const TILE_STEP: usize = 8;
 
 /// Returns the width of tiles of the kernels on tensor cores; `None` if the kernels in f32 are used: for f32
@@ -98,15 +98,15 @@ fn tiles(geometry: &Geometry) -> usize {
     CHUNK * (2 * width + 2 * value_width + 1 + 3 * channels + 2 * CHUNK)
 }
 
-/// Lays arrays out behind each other, each from a multiple of 16 bytes on.
+/// Puts arrays one after another, each aligned to 16 bytes.
 #[derive(Default)]
 struct Layout {
-    /// Elements so far.
+    /// Number of elements so far, padding included.
     words: usize,
 }
 
 impl Layout {
-    /// Returns the elements of the next array.
+    /// Adds an array of `words` elements, and returns its range.
     fn append(&mut self, words: usize) -> Range<usize> {
         let first = self.words;
         self.words += words.next_multiple_of(16 / DType::F32.bytes());
@@ -114,7 +114,7 @@ impl Layout {
     }
 }
 
-/// Arrays of the f32 kernels in the workspace. Those up to `states` are arrays of the forward pass.
+/// Arrays of the f32 kernels in the workspace. The forward pass has the arrays up to `states` only.
 #[derive(Clone, Debug)]
 pub(super) struct PlainArrays {
     /// Normalised queries of all key heads.
@@ -178,11 +178,11 @@ impl PlainArrays {
     }
 }
 
-/// Numbers of a token in [`TileArrays::scales`]: `Scale` in `kernels/gated_delta_tiles.cuh`.
+/// Count of values per token in [`TileArrays::scales`]: `Scale` in `kernels/gated_delta_tiles.cuh`.
 const SCALES: usize = 9;
 
 /// Arrays of the kernels on tensor cores in the workspace. All but `scales` hold two values of a half type in
-/// each f32 element. Those up to `scales` are arrays of the forward pass.
+/// each f32 element. The forward pass has the arrays up to `scales` only.
 #[derive(Clone, Debug)]
 pub(super) struct TileArrays {
     /// Inverses of the triangular matrices of all chunks and value heads.

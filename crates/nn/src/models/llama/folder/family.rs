@@ -34,9 +34,9 @@ pub(super) struct FolderFamily {
     pub(super) experts: Option<ExpertLayout>,
     /// Names of the norms of queries and of keys within attention.
     pub(super) qk_norms: [&'static str; 2],
-    /// Gives tensors the names that depend on a layer's type.
+    /// Changes names and shapes of tensors to those in released folders, if these differ from Llama's.
     pub(super) released: Option<ChangeTensors>,
-    /// Gives tensors another form that folders of the family may have.
+    /// Changes names and shapes of tensors to those that transformers 5 writes, if these differ again.
     pub(super) rewritten: Option<ChangeTensors>,
 }
 

@@ -93,7 +93,7 @@ fn types(config: &FolderConfig, own: Option<&FolderConfig>) -> Result<Vec<String
     (1..=config.count("num_hidden_layers")?).map(name).collect()
 }
 
-/// Latents of keys and values, whose shared columns of keys do not rotate.
+/// Attention over latents without rotation.
 const STILL_LATENTS: FolderOption = FolderOption {
     names: LATENT_NAMES,
     read: |config, family| {
@@ -192,7 +192,8 @@ fn experts(config: &FolderConfig, _: &FolderFamily) -> Result<Keys, String> {
     Ok(keys)
 }
 
-/// Returns 1 for the layers with experts: listed, or those after the first dense ones at an interval.
+/// Returns 1 for each layer with experts and 0 for the others: as listed, or at an interval after the first
+/// dense layers.
 fn sparse_layers(config: &FolderConfig) -> Result<Vec<usize>, String> {
     if let Some(listed) = layers_by_type(config)? {
         return Ok(listed);
@@ -203,14 +204,14 @@ fn sparse_layers(config: &FolderConfig) -> Result<Vec<usize>, String> {
     Ok((0..config.count("num_hidden_layers")?).map(has).collect())
 }
 
-/// Gives the speeds of decay the shape that folders have.
+/// Changes the shape of `A_log` to that in released folders: `[1, 1, heads, 1]`.
 fn released(tensors: &mut [FolderTensor], sizes: &LlamaSizes) {
     for tensor in tensors.iter_mut().filter(|tensor| tensor.name.ends_with(".A_log")) {
         tensor.shape = vec![1, 1, sizes.linear_value_heads, 1];
     }
 }
 
-/// Gives dense layers the name that transformers 5 writes, which is that of experts.
+/// Renames dense feed-forward layers like experts, as transformers 5 does.
 fn rewritten(tensors: &mut [FolderTensor], _: &LlamaSizes) {
     for tensor in tensors {
         tensor.name = tensor.name.replace(".mlp.", ".block_sparse_moe.");

@@ -123,7 +123,7 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, splits: bool) -> Vec<Fold
     tensors
 }
 
-/// Splits a tensor with rows of queries, keys and values by these.
+/// Splits a tensor with rows of queries, keys and values into three tensors; leaves other tensors whole.
 fn split(whole: FolderTensor, rows: [usize; 3]) -> Vec<FolderTensor> {
     let names = [("in_proj_qkv.", ["q_proj.", "k_proj.", "v_proj."]), (CONVOLUTION, CONVOLUTIONS)];
     let Some((packed, names)) = names.into_iter().find(|(packed, _)| whole.name.contains(packed)) else {

@@ -104,7 +104,7 @@ const OPTIONAL_ROPE: FolderOption = FolderOption {
     },
 };
 
-/// Gives the norms of layers with linear attention the names that released folders have.
+/// Renames the norms of layers with linear attention as in released folders.
 fn released(tensors: &mut [FolderTensor], sizes: &LlamaSizes) {
     for layer in (0..sizes.layers).filter(|layer| sizes.delta(*layer).is_some()) {
         let layer = format!("model.layers.{layer}.");
@@ -115,8 +115,8 @@ fn released(tensors: &mut [FolderTensor], sizes: &LlamaSizes) {
     }
 }
 
-/// Gives tensors of released folders the form that transformers 5 writes: a norm has one name in all layers,
-/// and a layer's kernels are in three tensors of equal size.
+/// Changes names and shapes of tensors to those that transformers 5 writes: a norm has one name in all
+/// layers, and a layer's convolution kernels are three tensors of equal size.
 fn rewritten(tensors: &mut [FolderTensor], sizes: &LlamaSizes) {
     let columns = sizes.linear_heads().packed_columns();
     for tensor in tensors {

@@ -13,17 +13,17 @@ use crate::{DType, Result, Tensor};
 
 /// Threads of a block that prepares a chunk: a warp for each 16 of its tokens.
 const PREPARE_THREADS: u32 = 128;
-/// Threads of a block that computes a chunk's gradients: two groups of such warps.
+/// Threads of a block that computes a chunk's gradients: two warps for each 16 of its tokens.
 const GRADIENT_THREADS: u32 = 256;
-/// Columns of values of a block that follows the chunks; a thread has half a column.
+/// Value columns per block of the kernels that go through the chunks in order; a thread has half a column.
 const STRIP: usize = 128;
-/// Columns of values of a block for narrow values.
+/// Value columns per block of these kernels if values are narrow.
 const NARROW_STRIP: usize = 64;
 /// Columns of values in a piece of the gradients.
 const PIECE: usize = 64;
-/// Numbers of a token that kernels copy with each chunk.
+/// Count of values per token, of norms, decays and rates, that kernels copy with each chunk.
 const COPIED_SCALES: usize = 4;
-/// Numbers of a token that the gradients need.
+/// Count of such values per token that the backward kernels copy.
 const GRADIENT_SCALES: usize = 6;
 /// Columns of padding of an f32 row in shared memory.
 const PADDING: usize = 4;
@@ -127,7 +127,7 @@ impl<'a> Call<'a> {
         Ok(launch.launch(grid, word(2 * strip)?)?)
     }
 
-    /// Computes what the chunks need of their own tokens.
+    /// Computes the arrays that depend on one chunk's tokens only: inverses, pairs and scales.
     fn prepare(&self) -> Result<()> {
         let Operands { qkv, decay, rate, documents, .. } = *self.operands;
         let DeltaHeads { value, width, .. } = self.geometry.settings.heads;
@@ -140,8 +140,8 @@ impl<'a> Call<'a> {
         self.by_chunk(launch.f32(self.geometry.settings.epsilon), value, PREPARE_THREADS)
     }
 
-    /// Returns the bytes of a stage of a kernel that follows the chunks, with a number of tiles of queries or
-    /// keys and of matrices of a chunk's tokens.
+    /// Returns the shared memory of one pipeline stage in bytes, for a kernel that goes through the chunks in
+    /// order: `tiles` tiles of queries or keys, and `squares` matrices of pairs of tokens.
     fn stage(&self, tiles: usize, squares: usize) -> usize {
         let scales = COPIED_SCALES * CHUNK * DType::F32.bytes();
         tiles * self.tile() + 2 * CHUNK * (STRIP + squares * CHUNK) + scales
