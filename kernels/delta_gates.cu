@@ -52,8 +52,8 @@ __device__ __forceinline__ void put(void *out, u32 at, float sum, u32 accumulate
     }
 }
 
-// Gradient of the bias. Launch: a block for TILE columns; a strand adds its rows in order, then strands are
-// added in order. Floor: ddecay and a once.
+// Gradient of the bias of channels. Launch: a block for TILE columns; a strand adds its rows in order, then
+// strands are added in order. Floor: ddecay and a once.
 template <typename T>
 __device__ __forceinline__ void bias_sums(const float *ddecay_tc, const T *a_tc, const T *log_speed_h,
                                           const T *bias_c, void *out, u32 rows, u32 decays, u32 heads,
@@ -79,19 +79,22 @@ __device__ __forceinline__ void bias_sums(const float *ddecay_tc, const T *a_tc,
     }
 }
 
-// Gradient of the logarithm of a head's speed. Launch: a block for each head; threads add elements that are
-// THREADS apart, then a fixed butterfly and warps in order. Floor: ddecay and a once.
-template <typename T>
-__device__ __forceinline__ void speed_sums(const float *ddecay_tc, const T *a_tc, const T *log_speed_h,
-                                           const T *bias_c, void *out, u32 rows, u32 decays, u32 heads,
-                                           u32 accumulate, u32 is_single) {
+// Gradient of the logarithm of a head's speed; with BIAS, of the bias of heads without channels. Launch: a
+// block for each head; threads add elements that are THREADS apart, then a fixed butterfly and warps in
+// order. Floor: ddecay and a once.
+template <bool BIAS, typename T>
+__device__ __forceinline__ void head_sums(const float *ddecay_tc, const T *a_tc, const T *log_speed_h,
+                                          const T *bias_c, void *out, u32 rows, u32 decays, u32 heads,
+                                          u32 accumulate, u32 is_single) {
     __shared__ float sums[THREADS / WARP];
     const u32 channels = decays / heads, head = blockIdx.x;
     float sum = 0.0f;
+#pragma unroll 8
     for (u64 item = threadIdx.x; item < u64(rows) * channels; item += THREADS) {
         const u32 c = head * channels + item % channels;
         const u64 at = item / channels * decays + c;
-        sum = fmaf(softplus(to_f32(a_tc[at]) + to_f32(bias_c[c])), ddecay_tc[at], sum);
+        const float step = to_f32(a_tc[at]) + to_f32(bias_c[c]);
+        sum = fmaf(BIAS ? sigmoid(step) : softplus(step), ddecay_tc[at], sum);
     }
     sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = sum;
@@ -126,10 +129,16 @@ __device__ __forceinline__ void speed_sums(const float *ddecay_tc, const T *a_tc
         bias_sums(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);            \
     }                                                                                                      \
     KERNEL __launch_bounds__(THREADS)                                                                      \
+        head_bias_sums_##NAME(const float *__restrict__ ddecay, const T *__restrict__ a,                   \
+                              const T *__restrict__ log_speed, const T *__restrict__ bias, void *out,      \
+                              SIZES, u32 accumulate, u32 is_single) {                                      \
+        head_sums<true>(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);      \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
         speed_sums_##NAME(const float *__restrict__ ddecay, const T *__restrict__ a,                       \
                           const T *__restrict__ log_speed, const T *__restrict__ bias, void *out, SIZES,   \
                           u32 accumulate, u32 is_single) {                                                 \
-        speed_sums(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);           \
+        head_sums<false>(ddecay, a, log_speed, bias, out, rows, decays, heads, accumulate, is_single);     \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

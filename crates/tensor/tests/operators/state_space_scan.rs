@@ -120,8 +120,9 @@ fn compare(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads), packed: boo
         false => trial.result("ddt", &gradients.dt),
     }
     trial.result("sums", &gradients.sums);
-    // The decays of all tokens cancel in the sum for `a_log`.
-    let sizes_of_terms = [terms * time as f64, terms, terms];
+    // What all tokens change cancels in the sums for `a_log` and the bias.
+    let all = terms * time as f64;
+    let sizes_of_terms = [all, terms, all];
     for accumulate in [false, true] {
         let names = ["da_log", "dd", "dbias"];
         let targets = names.map(|name| trial.target(name, [heads.heads], accumulate));

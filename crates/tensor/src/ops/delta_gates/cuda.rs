@@ -71,6 +71,10 @@ pub(super) fn backward_weight(
         let launch = launch.u32(u32::from(is_single)).cost(gpu::bytes(&[ddecay, a]), 0);
         Ok::<_, crate::TensorError>(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
     };
-    sums("bias_sums", bias, sizes.decays.div_ceil(TILE))?;
+    // The order of sums depends on whether a head has channels, and not on the number of heads.
+    match sizes.decays == sizes.heads {
+        true => sums("head_bias_sums", bias, sizes.heads)?,
+        false => sums("bias_sums", bias, sizes.decays.div_ceil(TILE))?,
+    }
     sums("speed_sums", log_speed, sizes.heads)
 }
