@@ -64,7 +64,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
     let caps = json!({ "rope_type": "linear", "factor": 2.0, "beta_fast": 16 });
     let long = "z".repeat(40_000);
     let long_type = json!({ "type": long, "rope_type": "linear", "factor": 2.0 });
-    let table: [(&str, &str, Value, &str); 46] = [
+    let table: [(&str, &str, Value, &str); 53] = [
         (
             "llama",
             "hidden_act",
@@ -161,7 +161,29 @@ fn unsupported_configurations_of_llamas_are_refused() {
             json!(2),
             "first_k_dense_replace = 2 is not supported with 1 dense first layers",
         ),
+        ("families/olmo-hybrid", "linear_use_gate", json!(false), "linear_use_gate = false is not supported"),
+        (
+            "families/olmo-hybrid",
+            "layer_types",
+            json!(["linear_attention"]),
+            "layer_types has no \"full_attention\", which OLMo Hybrid needs",
+        ),
+        ("families/kimi-linear", "mla_use_nope", json!(false), "mla_use_nope = false is not supported"),
+        ("families/kimi-linear", "mla_use_output_gate", json!(true), "mla_use_output_gate\" = true is not"),
+        (
+            "families/kimi-linear",
+            "moe_router_activation_func",
+            json!("softmax"),
+            "moe_router_activation_func = \"softmax\" is not supported; supported: \"sigmoid\"",
+        ),
+        (
+            "families/kimi-linear",
+            "linear_attn_config",
+            json!({ "gate_lower_bound": -5.0 }),
+            "gate_lower_bound",
+        ),
         // Settings of other families that would change what is computed.
+        ("llama", "linear_allow_neg_eigval", json!(true), "linear_allow_neg_eigval = true is not supported"),
         ("llama", "kv_lora_rank", json!(32), "kv_lora_rank = 32 is not supported with model_type"),
         (
             "llama",

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use checkpoint::Target;
 use device::{Category, DType, Device, DeviceOptions, Request};
-use nn::{FolderTensor, Parameters, Recompute, Stage};
-use pretrained::{Export, Folder, FolderKind, PretrainedModel, write_folder};
+use nn::{FolderTensor, HuggingFaceModel, Parameters, Recompute, Stage};
+use pretrained::{Export, Folder, FolderKind, PretrainedModel, in_form_of, write_folder};
 use serde_json::json;
 use tensor::{Shape, Tensor};
 
@@ -16,6 +16,12 @@ use super::support::{IN_F32, MODELS, config, fill, folder, layout, load, open};
 
 /// Writes the contents of the folder `from` to `to`.
 fn export(from: &Path, to: &Path, dtype: DType) {
+    let model = layout(&config(from).unwrap());
+    export_as(in_form_of(&Folder::open(from).unwrap(), model), from, to, dtype);
+}
+
+/// Writes the contents of the folder `from` to `to` with the tensors of `folder`.
+fn export_as(mut folder: HuggingFaceModel, from: &Path, to: &Path, dtype: DType) {
     let config = config(from).unwrap();
     let weights = open(from).unwrap();
     let device = Device::meta(0, device::Description::host(), &DeviceOptions::default()).unwrap();
@@ -24,7 +30,6 @@ fn export(from: &Path, to: &Path, dtype: DType) {
     let parameters = model.parameters().list().iter().map(|p| (p.name.clone(), p.weight.shape()));
     let buffers = model.buffers().iter().map(|buffer| (buffer.name().to_owned(), buffer.tensor().shape()));
     let shapes: BTreeMap<String, Shape> = parameters.chain(buffers).collect();
-    let mut folder = layout(&config);
     for (copy, of) in folder.copies.clone() {
         let original = folder.tensors.iter().find(|tensor| tensor.name == of).cloned();
         let copied = original.map(|original| FolderTensor { name: copy.to_owned(), ..original });
@@ -66,6 +71,35 @@ fn reading_then_writing_gives_the_same_bytes() {
         let [cast, again] = [cast, again].map(|at| fs::read(at.join("model.safetensors")).unwrap());
         let [less, more] = if cast.len() < after.len() { [&cast, &after] } else { [&after, &cast] };
         assert!(cast == again && less.len() < more.len() * 11 / 20, "{name}");
+    }
+}
+
+/// Folders as transformers 5 writes them have the weights of the released form, and both are kept.
+#[test]
+fn released_and_rewritten_folders_have_the_same_weights() {
+    for (name, released, shape) in [
+        ("families/olmo-hybrid", "model.layers.3.post_attention_layernorm.weight", [48].as_slice()),
+        ("families/olmo-hybrid", "model.layers.0.linear_attn.v_conv1d.weight", &[96, 1, 4]),
+        ("families/kimi-linear", "model.layers.0.mlp.up_proj.weight", &[80, 48]),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let [to, again] = ["released", "again"].map(|name| directory.path().join(name));
+        let model = layout(&config(&folder(name)).unwrap());
+        export_as(model, &folder(name), &to, DType::Bf16);
+        let stored = Folder::open(&to).unwrap();
+        assert_eq!(stored.tensors()[released].shape(), shape, "{name}");
+        let recorded = Folder::open(&folder(name)).unwrap();
+        assert!(recorded.tensors().get(released).is_none_or(|tensor| tensor.shape() != shape), "{name}");
+        export(&to, &again, DType::Bf16);
+        let [before, after] = [&to, &again].map(|at| fs::read(at.join("model.safetensors")).unwrap());
+        assert!(before == after, "{name}");
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let [one, other] = [&folder(name), &to].map(|at| load(at, &device, DType::F32));
+        for (one, other) in one.parameters().list().iter().zip(other.parameters().list()) {
+            let [expected, actual] =
+                [one, other].map(|p| p.weight.tensor().unwrap().to_vec::<f32>().unwrap());
+            assert_eq!(expected, actual, "{name} {}", one.name);
+        }
     }
 }
 

@@ -33,7 +33,7 @@ fn settings_without_an_effect_are_accepted() {
 #[test]
 fn absent_settings_have_the_values_of_the_family() {
     type Change = fn(&mut serde_json::Map<String, Value>);
-    let table: [(&str, Change); 10] = [
+    let table: [(&str, Change); 12] = [
         ("families/gemma2", |config| {
             for key in ["tie_word_embeddings", "layer_types", "hidden_activation", "pad_token_id"] {
                 config.remove(key);
@@ -76,6 +76,36 @@ fn absent_settings_have_the_values_of_the_family() {
                 config.remove(key);
             }
             config.insert("num_local_experts".to_owned(), json!(6));
+        }),
+        ("families/olmo-hybrid", |config| {
+            config.retain(|key, _| !key.starts_with("linear_") || key == "linear_key_head_dim");
+            for key in ["layer_types", "num_key_value_heads", "rms_norm_eps", "rope_parameters"] {
+                config.remove(key);
+            }
+            config.insert("rope_theta".to_owned(), json!(10_000));
+            config.insert("linear_use_gate".to_owned(), json!(true));
+        }),
+        ("families/kimi-linear", |config| {
+            config.retain(|key, _| !key.starts_with("linear_"));
+            for key in ["layer_types", "mlp_layer_types", "q_lora_rank", "routed_scaling_factor"] {
+                config.remove(key);
+            }
+            let sizes = json!({
+                "head_dim": 16, "num_heads": 2, "short_conv_kernel_size": 4,
+                "kda_layers": [1, 2, 3], "full_attn_layers": [4],
+            });
+            let released = [
+                ("linear_attn_config", sizes),
+                ("first_k_dense_replace", json!(1)),
+                ("moe_layer_freq", json!(1)),
+                ("mla_use_nope", json!(true)),
+                ("moe_router_activation_func", json!("sigmoid")),
+                ("use_grouped_topk", json!(true)),
+                ("rope_theta", json!(10_000.0)),
+                ("rope_scaling", Value::Null),
+                ("num_nextn_predict_layers", json!(0)),
+            ];
+            config.extend(released.map(|(key, value)| (key.to_owned(), value)));
         }),
         ("families/minimax-m2", |config| {
             config.remove("rope_parameters");
