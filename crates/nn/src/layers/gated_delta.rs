@@ -51,7 +51,7 @@ pub struct GatedDeltaSizes {
 /// rule, a gated norm of each head, and an output projection. Shards have equal parts of the heads.
 #[derive(Debug)]
 pub struct GatedDelta {
-    /// First layers of the low-rank projections of gates and of decays. All shards use their results.
+    /// First of the two linear layers of gates, and of decays. All shards use their results.
     narrow: Option<[Linear; 2]>,
     inputs: Vec<Linear>,
     layout: DeltaLayout,
@@ -94,7 +94,7 @@ impl GatedDelta {
         let decays = sizes.settings.decays();
         let (gate, decay, inner) = match sizes.gate_rank {
             0 => ("in_proj_z", "in_proj_a", width),
-            rank => ("g_b_proj", "f_b_proj", rank),
+            inner => ("g_b_proj", "f_b_proj", inner),
         };
         let layers: &[(&str, usize, usize)] = match sizes.layout {
             DeltaLayout::Separate => &[
@@ -146,15 +146,15 @@ impl GatedDelta {
     fn narrow(
         parameters: &mut Parameters,
         prefix: &str,
-        [width, rank]: [usize; 2],
+        [width, inner]: [usize; 2],
         init: Init,
     ) -> Result<Option<[Linear; 2]>> {
-        if rank == 0 {
+        if inner == 0 {
             return Ok(None);
         }
         let mut linear = |name: &str| {
             let name = format!("{prefix}.{name}");
-            Linear::without_bias(parameters, &name, width, rank, init, Activation::None)
+            Linear::without_bias(parameters, &name, width, inner, init, Activation::None)
         };
         Ok(Some([linear("g_a_proj")?, linear("f_a_proj")?]))
     }

@@ -84,15 +84,15 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, splits: bool) -> Vec<Fold
     let packed = heads.packed_columns();
     let channels = if sizes.linear_channel_decays { heads.width } else { 1 };
     let decays = heads.value * channels;
-    let rank = sizes.linear_gate_rank;
+    let inner = sizes.linear_gate_rank;
     let mut parts: Vec<(&str, Vec<usize>)> = match sizes.linear_layout {
-        DeltaLayout::Separate if rank > 0 => vec![
+        DeltaLayout::Separate if inner > 0 => vec![
             ("in_proj_qkv.weight", vec![packed, width]),
-            ("g_a_proj.weight", vec![rank, width]),
-            ("g_b_proj.weight", vec![values, rank]),
+            ("g_a_proj.weight", vec![inner, width]),
+            ("g_b_proj.weight", vec![values, inner]),
             ("in_proj_b.weight", vec![heads.value, width]),
-            ("f_a_proj.weight", vec![rank, width]),
-            ("f_b_proj.weight", vec![decays, rank]),
+            ("f_a_proj.weight", vec![inner, width]),
+            ("f_b_proj.weight", vec![decays, inner]),
         ],
         DeltaLayout::Separate => vec![
             ("in_proj_qkv.weight", vec![packed, width]),
