@@ -1,6 +1,6 @@
 // Moves of rows between the order of tokens and that of experts, and the weights of choices.
 //
-// Shapes: x_td, out_td; gathered_sd, y_sd; pair_s2f, hidden_sf; bias_ed; weights_tp, choices_tp, slots_tp;
+// Shapes: x_td, out_td; gathered_sd, y_sd; pair_s2f, x_sf, hidden_sf; bias_ed; weights_tp, choices_tp, slots_tp;
 // sources_s. Letters as in CONTRIBUTING.md.
 #include "gate.cuh"
 
@@ -73,6 +73,43 @@ __device__ __forceinline__ void gate_dot(const T *pair_s2f, const T *dh_sf, floa
     for (u32 at = threadIdx.x % WARP; at < columns; at += WARP) {
         const float gate = form.gate(to_f32(pair_s2f[at])), up = form.up(to_f32(pair_s2f[columns + at]));
         sum += Function::value(gate) * up * to_f32(dh_sf[at]);
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP == 0) products_s[slot] = sum;
+}
+
+// hidden[slot] = function(x[slot]) times the weight of its choice. Launch: a warp for each row of experts.
+template <int N, typename Function, typename T>
+__device__ __forceinline__ void activate(const T *x_sf, T *hidden_sf, const float *weights_tp,
+                                         const u32 *sources_s, u32 slots, u32 columns) {
+    const u32 slot = blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (slot >= slots) return;
+    const float weight = sources_s[slot] == NONE ? 0.0f : weights_tp[sources_s[slot]];
+    const u64 row = u64(slot) * columns;
+    for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N) {
+        Floats<N> values = read<N>(x_sf + row + at);
+#pragma unroll
+        for (int i = 0; i < N; i++) values.at[i] = Function::value(values.at[i]) * weight;
+        write(hidden_sf + row + at, values);
+    }
+}
+
+// products[slot] = the sum over columns of function(x) and `dh`, the gradient of hidden. Then x holds its
+// gradient, and dh holds hidden. Launch: a warp for each row of experts.
+template <typename Function, typename T>
+__device__ __forceinline__ void activate_gradient(T *x_sf, T *dh_sf, float *products_s,
+                                                  const float *weights_tp, const u32 *sources_s, u32 slots,
+                                                  u32 columns) {
+    const u32 slot = blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (slot >= slots) return;
+    const float weight = sources_s[slot] == NONE ? 0.0f : weights_tp[sources_s[slot]];
+    x_sf += u64(slot) * columns, dh_sf += u64(slot) * columns;
+    float sum = 0.0f;
+    for (u32 at = threadIdx.x % WARP; at < columns; at += WARP) {
+        const float x = to_f32(x_sf[at]), dh = to_f32(dh_sf[at]), value = Function::value(x);
+        sum += value * dh;
+        x_sf[at] = from_f32<T>(Function::gradient(dh * weight, x));
+        dh_sf[at] = from_f32<T>(value * weight);
     }
     sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0) products_s[slot] = sum;
@@ -173,6 +210,20 @@ FOR_EACH_TYPE(FOR_TYPE)
                                   float *__restrict__ products, u32 slots, u32 columns, float limit,        \
                                   float offset) {                                                           \
         gate_dot<FUNCTION<MathFor<T>::Math>>(pair, dh, products, slots, columns, CLAMP(limit, offset));     \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        KIND##_rows_##NAME(const T *__restrict__ x, T *__restrict__ hidden,                                 \
+                           const float *__restrict__ weights, const u32 *__restrict__ sources, u32 slots,   \
+                           u32 columns, u32 vector) {                                                       \
+        typedef FUNCTION<MathFor<T>::Math> Function;                                                        \
+        if (vector) activate<16 / sizeof(T), Function>(x, hidden, weights, sources, slots, columns);        \
+        else activate<1, Function>(x, hidden, weights, sources, slots, columns);                            \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        KIND##_rows_gradient_##NAME(T *__restrict__ x, T *__restrict__ dh, float *__restrict__ products,    \
+                                    const float *__restrict__ weights, const u32 *__restrict__ sources,     \
+                                    u32 slots, u32 columns) {                                               \
+        activate_gradient<FUNCTION<MathFor<T>::Math>>(x, dh, products, weights, sources, slots, columns);   \
     }
 #define FOR_GATE(NAME, T) FOR_EACH_ACTIVATION(FOR_ACTIVATION, NAME, T)
 FOR_EACH_TYPE(FOR_GATE)

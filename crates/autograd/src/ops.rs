@@ -97,7 +97,7 @@ pub use sigmoid_gate::{SigmoidGateRule, sigmoid_gate};
 pub use softmax::{SoftmaxRule, softmax};
 pub use state_space_scan::{StateSpaceScan, StateSpaceScanRule, state_space_scan};
 pub use tensor::ops::convolution::ConvolutionOptions;
-pub use tensor::ops::experts::AdaptedParts;
+pub use tensor::ops::experts::{AdaptedParts, ExpertFunction};
 pub use tensor::ops::fp8_linear::{Input as Fp8Input, Recipe as Fp8Recipe};
 pub use tensor::ops::layer_norm::Settings as NormSettings;
 pub use tensor::ops::linear_cross_entropy::Settings as LinearCrossEntropy;

@@ -6,6 +6,7 @@ use device::{Category, Device};
 use ops::Pair;
 use tensor::Tensor;
 use tensor::ops::Activation;
+use tensor::ops::experts::ExpertFunction;
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::{self, Balance, Routing, ScoreFunction, TokenRows};
 
@@ -32,13 +33,13 @@ const ROUTING: Routing = Routing {
 type Layer<'a> = &'a dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>;
 
 /// Returns the values of a layer and the gradients of its input and weights, under a fixed weighting of the
-/// output.
-fn run(device: &Device, layer: Layer<'_>) -> Vec<Vec<f32>> {
+/// output. An expert's first layer has `parts` outputs for each input of its second.
+fn run(device: &Device, parts: usize, layer: Layer<'_>) -> Vec<Vec<f32>> {
     let shapes: [tensor::Shape; 6] = [
         [EXPERTS, WIDTH].into(),
         [EXPERTS].into(),
-        [EXPERTS * 2 * HIDDEN, WIDTH].into(),
-        [EXPERTS * 2 * HIDDEN].into(),
+        [EXPERTS * parts * HIDDEN, WIDTH].into(),
+        [EXPERTS * parts * HIDDEN].into(),
         [EXPERTS * WIDTH, HIDDEN].into(),
         [EXPERTS * WIDTH].into(),
     ];
@@ -71,6 +72,12 @@ fn chosen(logits: &Tensor) -> Tensor {
 
 #[test]
 fn a_mixture_matches_dense_layers_of_all_experts() {
+    compare_with_dense(Gate::from(Activation::Silu).into());
+    compare_with_dense(ExpertFunction::Plain(Activation::ReluSquared));
+}
+
+fn compare_with_dense(function: ExpertFunction) {
+    let parts = function.parts();
     let dense = |tape: &Tape, x: Var, weights: &[Weight]| {
         let parameter = |index: usize, start: usize, rows: usize| {
             ops::slice(tape, ops::parameter(tape, &weights[index])?, 0, start, rows)
@@ -85,9 +92,14 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
         let of_experts = ops::divide(tape, of_chosen.clone(), ops::sum(tape, of_chosen, 1)?)?;
         let mut sum = None;
         for expert in 0..EXPERTS {
-            let gate = affine(x.clone(), 2, 2 * expert * HIDDEN, HIDDEN)?;
-            let up = affine(x.clone(), 2, (2 * expert + 1) * HIDDEN, HIDDEN)?;
-            let hidden = ops::multiply(tape, ops::activation(tape, gate, Activation::Silu)?, up)?;
+            let first = affine(x.clone(), 2, parts * expert * HIDDEN, HIDDEN)?;
+            let hidden = match function {
+                ExpertFunction::Plain(activation) => ops::activation(tape, first, activation)?,
+                ExpertFunction::Gated(gate) => {
+                    let up = affine(x.clone(), 2, (parts * expert + 1) * HIDDEN, HIDDEN)?;
+                    ops::multiply(tape, ops::activation(tape, first, gate.activation)?, up)?
+                }
+            };
             let y = affine(hidden, 4, expert * WIDTH, WIDTH)?;
             let weighted = ops::multiply(tape, y, ops::slice(tape, of_experts.clone(), 1, expert, 1)?)?;
             sum = Some(match sum {
@@ -112,11 +124,11 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
             is_partial: false,
             fp8: [None, None],
         };
-        ops::experts(tape, x, choices, &experts, Gate::from(Activation::Silu))
+        ops::experts(tape, x, choices, &experts, function)
     };
     for device in devices() {
-        let expected = run(&device, &dense);
-        let actual = run(&device, &mixture);
+        let expected = run(&device, parts, &dense);
+        let actual = run(&device, parts, &mixture);
         assert_eq!(expected.len(), actual.len());
         for (index, (expected, actual)) in expected.iter().zip(&actual).enumerate() {
             let size = expected.iter().map(|x| x * x).sum::<f32>().sqrt();

@@ -16,6 +16,7 @@ use ops::{
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::gate::Gate;
 use tensor::ops::gated_delta_rule::{DeltaHeads, DeltaSettings};
 use tensor::ops::gated_rms_norm::{self, GateFunction};
 use tensor::ops::latent_qkv::LatentHeads;
@@ -171,7 +172,7 @@ const CALLS: &[(&str, Run)] = &[
         let fp8 = [None, None];
         let layers =
             ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_partial };
-        one(ops::experts(t, x, choices, &layers, Activation::Silu.into()))
+        one(ops::experts(t, x, choices, &layers, Gate::from(Activation::Silu)))
     }),
     ("feed_forward", |t, o| {
         let x = o.x(t, &[4, 8]);

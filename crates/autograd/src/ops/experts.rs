@@ -1,13 +1,12 @@
-//! Gated feed-forward layers of experts, each applied to the rows routed to it. A row's result is the sum
-//! over its choices of `weight · gate(x · W1ᵀ + b1) · W2ᵀ + weight · b2`.
+//! Feed-forward layers of experts, each applied to the rows routed to it. A row's result is the sum over its
+//! choices of `weight · f(x · W1ᵀ + b1) · W2ᵀ + weight · b2`, where f is a gate or an activation.
 //!
 //! One rule covers all matmuls. For a row of an expert only gate and up are saved: backward gathers the input
 //! rows again, and recomputes the gate in the kernel that computes the gradients of gate and up.
 
 use device::{Category, DType};
 use tensor::Tensor;
-use tensor::ops::experts as kernel;
-use tensor::ops::gate::Gate;
+use tensor::ops::experts::{self as kernel, ExpertFunction};
 use tensor::ops::routing::Routes;
 
 use super::Fp8Weight;
@@ -28,11 +27,12 @@ const DOWN: usize = 1;
 /// The parameters of all experts.
 #[derive(Clone, Debug)]
 pub struct ExpertWeights {
-    /// Gate and up weights, stacked by expert with the gate's rows first: `[experts · 2 · hidden, in]`.
+    /// Gate and up weights, stacked by expert with the gate's rows first: `[experts · 2 · hidden, in]`; without a
+    /// gate `[experts · hidden, in]`.
     pub gate_up: Weight,
     /// Weight of the down layer, `[experts · out, hidden]`.
     pub down: Weight,
-    /// Bias of gate and up, `[experts · 2 · hidden]`.
+    /// Bias of gate and up, `[experts · 2 · hidden]`, or of up.
     pub gate_up_bias: Option<Weight>,
     /// Bias of down, `[experts · out]`, added by the first shard only.
     pub down_bias: Option<Weight>,
@@ -53,7 +53,7 @@ pub struct ExpertsRule {
     /// x · W1ᵀ + b1 in the order of experts; the input half overwrites it with its gradient.
     gate_up: Tensor,
     routes: Routes,
-    gate: Gate,
+    function: ExpertFunction,
     weights: ExpertWeights,
     /// Tensors saved by the adapters.
     tensors: [Option<ExpertAdapterTensors>; 2],
@@ -69,8 +69,9 @@ pub fn experts(
     x_td: Var,
     (of_choices_tp, routes): (Var, Routes),
     weights: &ExpertWeights,
-    gate: Gate,
+    function: impl Into<ExpertFunction>,
 ) -> Result<Var> {
+    let function = function.into();
     let [x_td] = autocast(tape, OPERATOR, [x_td])?;
     tape.begin(OPERATOR)?;
     let forward = || {
@@ -88,8 +89,8 @@ pub fn experts(
         let bias = weights.own_down_bias(dtype)?;
         let sum = if weights.is_partial { DType::F32 } else { dtype };
         let hidden_sf = match tape.reads_output() || down_adapter.is_some() {
-            true => kernel::gate_forward(&gate_up_s2f, &routes, gate)?,
-            false => kernel::gate_forward_again(&gate_up_s2f)?,
+            true => kernel::gate_forward(&gate_up_s2f, &routes, function)?,
+            false => kernel::gate_forward_again(&gate_up_s2f, function)?,
         };
         let down_adapted = down_adapter.map(|adapter| adapter.compress(tape, &hidden_sf, &routes));
         let down_adapted = down_adapted.transpose()?;
@@ -109,7 +110,7 @@ pub fn experts(
         x: x_td.tensor().clone(),
         gate_up: gate_up_s2f,
         routes,
-        gate,
+        function,
         weights: weights.clone(),
         tensors,
         down: None,
@@ -203,7 +204,8 @@ impl Rule for ExpertsRule {
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let dy_td = only(outputs)?;
         let is_trained = self.has_weights();
-        let ExpertsRule { gate_up, routes, gate, weights, x, tensors: [tensors, down_tensors], .. } = self;
+        let ExpertsRule { gate_up, routes, function, weights, x, tensors: [tensors, down_tensors], .. } =
+            self;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let dtype = gate_up.dtype();
         let rows = kernel::gather(&dy_td, routes, Category::ActivationGradient)?;
@@ -212,7 +214,7 @@ impl Rule for ExpertsRule {
             adapter.backward_input(tensors, &rows, routes, Some(&hidden_sf))?;
         }
         drop(rows);
-        let of_slots_s = kernel::gate_backward(gate_up, &hidden_sf, routes, *gate)?;
+        let of_slots_s = kernel::gate_backward(gate_up, &hidden_sf, routes, *function)?;
         let bias = weights.own_down_bias(dtype)?;
         let biases = bias.as_ref().map(|bias| (&dy_td, bias));
         let of_choices_tp = kernel::weight_gradients(&of_slots_s, biases, routes)?;

@@ -4,7 +4,9 @@ use device::{Category, DType, E4m3, E5m2, Fp8};
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::experts;
+use tensor::ops::experts::ExpertFunction;
 use tensor::ops::fp8_linear::{self, Cast, Input, Recipe, Scaled};
+use tensor::ops::gate::Gate;
 use tensor::ops::routing::{self, Routes, Routing, ScoreFunction};
 
 use crate::reference;
@@ -253,7 +255,7 @@ fn aligned_experts_have_the_results_of_others() {
             // The gate takes y for gate and up, and dy for the gradient of its results.
             let (dy, _) = case.operand("dy", [ROWS, 8]);
             let dy = experts::gather(&dy, &routes, Category::Activation).unwrap();
-            let of_rows = experts::gate_backward(&y, &dy, &routes, Activation::Silu.into()).unwrap();
+            let of_rows = experts::gate_backward(&y, &dy, &routes, Gate::from(Activation::Silu)).unwrap();
             let of_choices = experts::weight_gradients(&of_rows, None, &routes).unwrap();
             let equal = (bits(&sum), bits(&of_choices), routes.counts.to_vec::<u32>().unwrap());
             (equal, read(&target.tensor), read(&bias.tensor))
@@ -263,6 +265,41 @@ fn aligned_experts_have_the_results_of_others() {
         assert!(aligned.0 == others.0, "{}", case.name());
         case.close("weight", &aligned.1, &others.1);
         case.close("bias", &aligned.2, &others.2);
+    }
+}
+
+/// Rows of experts without a gate, among them gaps, against f64.
+#[test]
+fn activations_of_experts_without_a_gate_match_f64() {
+    const ROWS: usize = 77;
+    const EXPERTS: usize = 5;
+    const COLUMNS: usize = 24;
+    let function = ExpertFunction::Plain(Activation::ReluSquared);
+    for case in devices() {
+        let logits = tensor(&case.device, &case.single().normal("logits", ROWS * EXPERTS), [ROWS, EXPERTS]);
+        let routing = Routing { experts: EXPERTS, per_token: 2, alignment: 16, ..ROUTING };
+        let routes = routing::forward(&logits, None, &routing, None, None).unwrap();
+        let weights = routes.weights.to_vec::<f32>().unwrap();
+        let sources = routes.sources.to_vec::<u32>().unwrap();
+        let slots = sources.len();
+        let weight = |slot: usize| weights.get(sources[slot] as usize).map_or(0.0, |own| f64::from(*own));
+        let (x, x_wide) = case.operand("x", [slots, COLUMNS]);
+        let (dy, dy_wide) = case.operand("dy", [slots, COLUMNS]);
+        let each = |map: &dyn Fn(f64, f64, f64) -> f64| -> Vec<f64> {
+            let values = x_wide.iter().zip(&dy_wide).enumerate();
+            values.map(|(at, (x, dy))| map(x.max(0.0), *dy, weight(at / COLUMNS))).collect()
+        };
+        let hidden = experts::gate_forward(&x, &routes, function).unwrap();
+        let value = each(&|x, _, weight| x * x * weight);
+        case.close("hidden", &read(&hidden), &value);
+        let again = experts::gate_forward_again(&x, function).unwrap();
+        assert_eq!((again.shape(), again.dtype()), (hidden.shape(), hidden.dtype()));
+        let of_rows = experts::gate_backward(&x, &dy, &routes, function).unwrap();
+        case.close("x", &read(&x), &each(&|x, dy, weight| 2.0 * x * dy * weight));
+        case.close("hidden again", &read(&dy), &value);
+        let products = each(&|x, dy, _| x * x * dy);
+        let sums: Vec<f64> = products.chunks(COLUMNS).map(|row| row.iter().sum()).collect();
+        case.close("weights", &read(&of_rows), &sums);
     }
 }
 

@@ -5,11 +5,12 @@ use device::{DType, Family, Function, Work};
 
 use super::hopper::Matmul;
 use super::parts::AdaptedParts;
-use crate::ops::GradientTarget;
+use super::plain;
 use crate::ops::gate::Gate;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::ops::routing::Routes;
+use crate::ops::{Activation, GradientTarget};
 use crate::{Result, Tensor};
 
 /// Threads of a warp. A warp moves one row.
@@ -218,6 +219,49 @@ pub(super) fn gate_dot(
     let launch = launch.read(pair_s2f).read(hidden_sf).write(products_s);
     let launch = gate.add_to(launch.u32(slots).u32(columns));
     let launch = launch.cost(gpu::bytes(&[pair_s2f, hidden_sf]), 4 * hidden_sf.elements() as u64);
+    Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+/// Computes activation(x) times the weight of each row's choice.
+pub(super) fn activate(
+    operator: &'static str,
+    x_sf: &Tensor,
+    routes: &Routes,
+    activation: Activation,
+    hidden_sf: &Tensor,
+) -> Result<()> {
+    let [slots, columns] = [routes.slots(), x_sf.shape().columns()];
+    if x_sf.elements() == 0 {
+        return Ok(());
+    }
+    let [name, _] = plain::kernels(activation);
+    let launch = x_sf.device().kernel(Function::new(&FAMILY, name).with_dtype(x_sf.dtype()));
+    let launch = launch.read(x_sf).write(hidden_sf).read(&routes.weights).read(&routes.sources);
+    let launch = launch.u32(gpu::word(operator, slots)?).u32(gpu::word(operator, columns)?);
+    let launch = launch.u32(vector(columns, &[x_sf, hidden_sf]));
+    let launch = launch.cost(gpu::bytes(&[x_sf, hidden_sf]), 4 * x_sf.elements() as u64);
+    Ok(launch.launch([gpu::word(operator, slots)?.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+/// Computes the gradients of [`activate`]: of x in its memory, and of the weights; the gradient of the result
+/// is replaced by the result.
+pub(super) fn activate_gradient(
+    operator: &'static str,
+    [x_sf, hidden_sf]: [&Tensor; 2],
+    routes: &Routes,
+    activation: Activation,
+    gradients_s: &Tensor,
+) -> Result<()> {
+    let slots = gpu::word(operator, routes.slots())?;
+    if x_sf.elements() == 0 {
+        return Ok(());
+    }
+    let [_, name] = plain::kernels(activation);
+    let launch = x_sf.device().kernel(Function::new(&FAMILY, name).with_dtype(x_sf.dtype()));
+    let launch = launch.write(x_sf).write(hidden_sf).write(gradients_s);
+    let launch = launch.read(&routes.weights).read(&routes.sources).u32(slots);
+    let launch = launch.u32(gpu::word(operator, x_sf.shape().columns())?);
+    let launch = launch.cost(2 * gpu::bytes(&[x_sf, hidden_sf]), 8 * x_sf.elements() as u64);
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 

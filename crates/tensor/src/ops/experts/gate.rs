@@ -1,31 +1,52 @@
-//! The gate of experts. Each row is multiplied by the weight of its choice before the last matmul, so that
-//! backward does not need that matmul's result.
+//! The gate or activation of experts. Each row is multiplied by the weight of its choice before the last
+//! matmul, so that backward does not need that matmul's result.
 
 use device::{Backend, Category, DType, Request};
 
-use super::cuda;
-use crate::ops::gate::{self, Gate};
+use super::{ExpertFunction, cuda, plain};
+use crate::ops::gate;
 use crate::ops::routing::{NONE, Routes};
 use crate::ops::{check, math};
 use crate::{Result, Tensor};
 
 /// Computes weight · gate of `pair_s2f [slots, 2 · width]` as `[slots, width]`, where the weight is the row's
-/// routing weight.
+/// routing weight. An activation without a gate takes `[slots, width]`.
 ///
 /// # Errors
-/// Another type, an odd number of columns, out of memory.
-pub fn forward(pair_s2f: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
+/// Another type, an odd number of columns for a gate, out of memory.
+pub fn forward(pair_s2f: &Tensor, routes: &Routes, function: impl Into<ExpertFunction>) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_forward";
+    let gate = match function.into() {
+        ExpertFunction::Gated(gate) => gate,
+        ExpertFunction::Plain(activation) => return plain::forward(pair_s2f, routes, activation),
+    };
     let hidden_sf = gate::forward(pair_s2f, gate)?;
     weigh(OPERATOR, &hidden_sf, routes)?;
     Ok(hidden_sf)
 }
 
+/// Allocates the output of [`forward`] without computing it, for recomputation, where nothing reads it.
+pub fn forward_again(pair_s2f: &Tensor, function: impl Into<ExpertFunction>) -> Result<Tensor> {
+    match function.into() {
+        ExpertFunction::Gated(_) => gate::forward_again(pair_s2f),
+        ExpertFunction::Plain(_) => plain::forward_again(pair_s2f),
+    }
+}
+
 /// Replaces `pair_s2f` by its gradient, and `hidden_sf`, the output's gradient, by the recomputed output,
 /// which the next layer's weight gradient reads. Returns the gradients of the rows' routing weights,
 /// `[slots]` f32.
-pub fn backward(pair_s2f: &Tensor, hidden_sf: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
+pub fn backward(
+    pair_s2f: &Tensor,
+    hidden_sf: &Tensor,
+    routes: &Routes,
+    function: impl Into<ExpertFunction>,
+) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_backward";
+    let gate = match function.into() {
+        ExpertFunction::Gated(gate) => gate,
+        ExpertFunction::Plain(activation) => return plain::backward(pair_s2f, hidden_sf, routes, activation),
+    };
     check::computed(OPERATOR, &[("pair", pair_s2f), ("hidden", hidden_sf)])?;
     check::shape(OPERATOR, "pair", pair_s2f, [routes.slots(), 2 * hidden_sf.shape().columns()])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);

@@ -9,15 +9,17 @@
 mod blocks;
 pub(super) mod cuda;
 pub mod fp8;
+mod function;
 mod gate;
 pub(super) mod hopper;
 mod linear;
 mod moves;
 mod parts;
+mod plain;
 
-pub use super::gate::forward_again as gate_forward_again;
 pub use blocks::{collect, spread};
-pub use gate::{backward as gate_backward, forward as gate_forward};
+pub use function::ExpertFunction;
+pub use gate::{backward as gate_backward, forward as gate_forward, forward_again as gate_forward_again};
 pub use linear::{backward_bias, backward_input, backward_weight, forward, forward_again};
 pub use moves::{combine, gather, sum_choices, weight_gradients};
 pub use parts::AdaptedParts;
