@@ -34,6 +34,7 @@ pub(crate) const MODELS: &[&str] = &[
     "families/mistral",
     "families/mixtral",
     "families/nanochat",
+    "families/nemotron-h",
     "families/olmo-hybrid",
     "families/olmo2",
     "families/olmo3",
@@ -60,6 +61,7 @@ pub(crate) const RECURRENT: &[&str] = &[
     "families/granite4",
     "families/kimi-linear",
     "families/lfm2",
+    "families/nemotron-h",
     "families/olmo-hybrid",
     "families/qwen3-next",
     "families/qwen3.5",
@@ -73,7 +75,7 @@ pub(crate) const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4
 pub(crate) const WHOLE: &str = "models/qwen2";
 
 /// Models with experts or latents, which GPUs do not support yet.
-pub(crate) const ON_HOSTS: [&str; 12] = [
+pub(crate) const ON_HOSTS: [&str; 13] = [
     "families/deepseek",
     "families/deepseek-v3",
     "families/ernie4.5-moe",
@@ -84,6 +86,7 @@ pub(crate) const ON_HOSTS: [&str; 12] = [
     "families/kimi-linear",
     "families/minimax-m2",
     "families/mixtral",
+    "families/nemotron-h",
     "families/olmoe",
     "families/qwen3-moe",
 ];

@@ -119,6 +119,29 @@ pub(crate) const WITHOUT_GATES: &[&str] = &[
     "model.rope_original_context=8",
 ];
 
+/// Layers of one branch each, and experts without a gate, as in Nemotron-H.
+pub(crate) const SINGLE_BRANCHES: &[&str] = &[
+    "model.single_branches=true",
+    "model.layer_types=['state_space', 'feed_forward', 'full_attention', 'feed_forward']",
+    "model.gated=false",
+    "model.activation=relu-squared",
+    "model.experts=6",
+    "model.expert_layers=[0, 1, 0, 0]",
+    "model.expert_width=24",
+    "model.shared_expert_width=16",
+    "model.router_scores=sigmoid",
+    "model.router_scale=1.5",
+    "model.router_correction=true",
+    "model.state_heads=4",
+    "model.state_head_width=6",
+    "model.state_width=5",
+    "model.state_groups=2",
+    "model.state_norm_groups=2",
+    "model.rope_layers=[0]",
+    "train.correction_rate=0.01",
+    "train.steps=3",
+];
+
 /// Branches side by side after a layer norm, as in Cohere 2.
 pub(crate) const PARALLEL_BRANCHES: &[&str] = &[
     "model.parallel_branches=true",

@@ -1,7 +1,9 @@
 //! Tests of models with layers that have a state over the sequence.
 
-use super::{BLOCK, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check_on_devices};
-use crate::common::runs::LLAMA;
+use super::{
+    BLOCK, INTERLEAVED, ONCE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check, check_on_devices,
+};
+use crate::common::runs::{LLAMA, SINGLE_BRANCHES};
 
 /// Short convolutions in three of four layers.
 const CONVOLUTIONS: &[&str] = &[
@@ -48,4 +50,31 @@ fn recurrent_layers_have_equal_bits_and_planned_bytes() {
         (LLAMA, &states, divided),
     ];
     check_on_devices(&rows);
+}
+
+/// Settings of adapters of experts, and of FP8 in layers without a gate.
+const ADAPTED: &[&str] = &["lora.rank=2", "lora.targets=['up_proj', 'down_proj', 'in_proj']"];
+const FP8: &[&str] =
+    &["precision.compute=bf16", "precision.matmul=fp8", "model.head_width=32", "model.expert_width=32"];
+
+#[test]
+fn layers_of_one_branch_have_equal_bits_and_planned_bytes() {
+    let grids: &[&[&str]] = &[
+        &[],
+        &["parallel.data=2", SHARDED, BLOCK],
+        &["parallel.data=4", ZERO_3, PAIRS],
+        &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_2],
+        &["parallel.pipeline=4", ZERO_BUBBLE],
+    ];
+    let divided: &[&[&str]] = &[
+        &[],
+        &["parallel.tensor=2", "parallel.data=2", ZERO_3],
+        &["parallel.tensor=2", "parallel.pipeline=2", BLOCK],
+    ];
+    check(&[
+        (LLAMA, SINGLE_BRANCHES, grids),
+        (LLAMA, &[SINGLE_BRANCHES, TWO_LANES].concat(), divided),
+        (LLAMA, &[SINGLE_BRANCHES, ADAPTED].concat(), &grids[..2]),
+        (LLAMA, &[SINGLE_BRANCHES, FP8].concat(), ONCE),
+    ]);
 }

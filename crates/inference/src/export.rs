@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use checkpoint::{Share, Target};
 use config::RunConfig;
 use device::DType;
-use nn::{Examples, FolderTensor, HuggingFaceModel};
+use nn::{Examples, FolderConfig, FolderTensor, HuggingFaceModel};
 use pretrained::{CONFIG, Export, Folder, FolderKind, PretrainedError, in_form_of, write_folder};
 use serde_json::Value;
 use tensor::Shape;
@@ -292,7 +292,7 @@ impl Origin {
             return None;
         }
         let text = system::input::read_text(&folder.join(CONFIG), MOST_CONFIG).ok()?;
-        let config = serde_json::from_str(&text).ok()?;
+        let config = FolderConfig::parse(&text).ok()?.into_settings();
         Some(Origin { text, config })
     }
 

@@ -70,6 +70,7 @@ const MODELS: &[(&str, &[&str])] = &[
     ("llama", LINEAR_ATTENTION),
     ("llama", OLMO_HYBRID),
     ("llama", KIMI_LINEAR),
+    ("llama", SINGLE_BRANCHES),
 ];
 
 const CONVOLUTIONS: &[&str] = &[
@@ -97,6 +98,19 @@ const STATE_SPACES: &[&str] = &[
     "model.state_groups=2",
     "model.state_norm_groups=2",
     "model.state_norm_first=true",
+];
+
+const SINGLE_BRANCHES: &[&str] = &[
+    "model.layers=4",
+    "model.single_branches=true",
+    "model.layer_types=['feed_forward', 'state_space', 'feed_forward', 'full_attention']",
+    "model.gated=false",
+    "model.experts=3",
+    "model.expert_layers=[0, 0, 1, 0]",
+    "model.shared_expert_width=5",
+    "model.state_heads=2",
+    "model.state_head_width=3",
+    "model.state_width=5",
 ];
 
 const NANOCHAT: &[&str] = &[

@@ -1,5 +1,7 @@
 //! The `config.json` of a Hugging Face folder.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use system::quoted::shortened;
 use system::readers::Reader;
@@ -11,12 +13,14 @@ type Result<T> = std::result::Result<T, String>;
 pub struct FolderConfig(Map<String, Value>);
 
 impl FolderConfig {
-    /// Parses the file's text.
+    /// Parses the file's text. Python writes numbers that are not finite as words, which JSON does not have;
+    /// here they are objects, as transformers 5 writes them.
     ///
     /// # Errors
     /// The text is not a JSON object.
     pub fn parse(text: &str) -> Result<Self> {
-        let map = serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))?;
+        let text = with_finite_numbers(text);
+        let map = serde_json::from_str(&text).map_err(|error| format!("it is no JSON object: {error}"))?;
         Ok(FolderConfig(map))
     }
 
@@ -124,6 +128,12 @@ impl FolderConfig {
         self
     }
 
+    /// Returns all settings.
+    #[must_use]
+    pub fn into_settings(self) -> Map<String, Value> {
+        self.0
+    }
+
     /// Creates a configuration with these settings.
     pub fn from_settings(settings: Map<String, Value>) -> Self {
         FolderConfig(settings)
@@ -155,6 +165,54 @@ impl FolderConfig {
     }
 }
 
+/// Returns a text in which objects stand for numbers that are not finite.
+fn with_finite_numbers(text: &str) -> Cow<'_, str> {
+    const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    if !WORDS.iter().any(|word| text.contains(word)) {
+        return text.into();
+    }
+    let mut written = String::new();
+    let mut in_string = false;
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let word = WORDS.into_iter().find(|word| !in_string && rest.starts_with(word));
+        let length = match word {
+            Some(word) => {
+                written.push_str(&format!("{{\"__float__\": \"{word}\"}}"));
+                word.len()
+            }
+            None => {
+                let is_escape = in_string && first == '\\';
+                let length = rest.chars().take(if is_escape { 2 } else { 1 }).map(char::len_utf8).sum();
+                in_string ^= first == '"';
+                written.push_str(&rest[..length]);
+                length
+            }
+        };
+        rest = &rest[length..];
+    }
+    written.into()
+}
+
 fn missing(key: &str) -> String {
     format!("it has no {key}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FolderConfig;
+
+    #[test]
+    fn numbers_that_are_not_finite_are_objects() {
+        let text = r#"{"limit": [0.0, Infinity], "least": -Infinity, "note": "an \"Infinity\\", "x": NaN}"#;
+        let config = FolderConfig::parse(text).unwrap();
+        let expected = serde_json::json!({
+            "limit": [0.0, {"__float__": "Infinity"}],
+            "least": {"__float__": "-Infinity"},
+            "note": "an \"Infinity\\",
+            "x": {"__float__": "NaN"},
+        });
+        assert_eq!(serde_json::Value::Object(config.into_settings()), expected);
+        assert!(FolderConfig::parse("{\"a\": Infinite}").is_err());
+    }
 }

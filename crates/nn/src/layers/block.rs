@@ -6,14 +6,15 @@ use super::block_tail::BlockTail;
 use super::{Dropout, Layer, Multiplier, Norm, Residual, Stream, within};
 use crate::error::Result;
 
-/// A block of attention `A` followed by feed-forward layers `F`; each is a branch with norms `N`.
+/// A block of attention `A` followed by feed-forward layers `F`, or one of them; each is a branch with norms
+/// `N`.
 #[derive(Debug)]
 pub struct Block<N, A, F> {
     /// Module name under which its operators run.
     pub(super) name: String,
-    pub(super) attention: Branch<N, A>,
-    pub(super) feed_forward: Branch<N, F>,
-    /// Whether the feed-forward layers read the input of attention.
+    pub(super) attention: Option<Branch<N, A>>,
+    pub(super) feed_forward: Option<Branch<N, F>>,
+    /// Whether the feed-forward layers read the input of attention. Such a block has both.
     pub(super) is_parallel: bool,
     /// Parts after both branches, if any.
     pub(super) tail: Option<BlockTail>,
@@ -75,13 +76,18 @@ where
     A: Layer<Stream = Var>,
     F: Layer<Stream = Var>,
 {
-    /// Computes both branches from the input of attention.
-    fn forward_parallel(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
-        let (sum_bld, x_bld) = self.attention.input(tape, stream)?;
-        let branch_bld = self.attention.layers.forward(tape, x_bld.clone())?;
-        let sum_bld = self.attention.output(tape, sum_bld, branch_bld)?.close(tape)?;
-        let branch_bld = self.feed_forward.layers.forward(tape, x_bld)?;
-        self.feed_forward.output(tape, sum_bld, branch_bld)
+    /// Computes the branches from the input of attention.
+    fn forward_parallel(
+        tape: &Tape,
+        stream: Residual,
+        attention: &Branch<N, A>,
+        feed_forward: &Branch<N, F>,
+    ) -> Result<Residual> {
+        let (sum_bld, x_bld) = attention.input(tape, stream)?;
+        let branch_bld = attention.layers.forward(tape, x_bld.clone())?;
+        let sum_bld = attention.output(tape, sum_bld, branch_bld)?.close(tape)?;
+        let branch_bld = feed_forward.layers.forward(tape, x_bld)?;
+        feed_forward.output(tape, sum_bld, branch_bld)
     }
 }
 
@@ -96,12 +102,16 @@ where
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
         within(tape, &self.name, || {
             let (stream, inputs) = stream.split_inputs();
-            let stream = match self.is_parallel {
-                true => self.forward_parallel(tape, stream)?,
-                false => {
-                    let stream = self.attention.forward(tape, stream)?;
-                    self.feed_forward.forward(tape, stream)?
+            let stream = match (&self.attention, &self.feed_forward) {
+                (Some(attention), Some(feed_forward)) if self.is_parallel => {
+                    Self::forward_parallel(tape, stream, attention, feed_forward)?
                 }
+                (Some(attention), Some(feed_forward)) => {
+                    feed_forward.forward(tape, attention.forward(tape, stream)?)?
+                }
+                (Some(attention), None) => attention.forward(tape, stream)?,
+                (None, Some(feed_forward)) => feed_forward.forward(tape, stream)?,
+                (None, None) => stream,
             };
             let stream = stream.with_inputs(inputs);
             match &self.tail {

@@ -55,6 +55,24 @@ impl FeedForward {
     }
 }
 
+impl FeedForward {
+    /// Computes the result of one shard from its copy of the input.
+    ///
+    /// # Errors
+    /// The shape or dtype differs, or memory is exhausted.
+    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
+        let both = |[expand, project]: &[Linear; 2], function| {
+            let hidden_blf = expand.forward_shard(tape, shard, x_bld.clone())?;
+            project.forward_shard_fp8(tape, shard, hidden_blf, function)
+        };
+        within(tape, "mlp", || match &self.layers {
+            Layers::Fused(weights) => Ok(ops::feed_forward(tape, x_bld.clone(), weights, self.activation)?),
+            Layers::Separate(layers) => both(layers, Fp8Input::Plain),
+            Layers::Fp8(layers) => both(layers, Fp8Input::Activated(self.activation)),
+        })
+    }
+}
+
 /// Returns the weights of two whole layers.
 fn fused(expand: Linear, project: Linear) -> Result<FeedForwardWeights> {
     let expand = expand.into_whole()?;

@@ -60,8 +60,8 @@ impl GptBlock {
             .map(|site| Dropout::new(parameters, &full_name(site), dropout));
         Ok(Block {
             name,
-            attention: Branch::pre_norm(norm_1, attention, after_attention),
-            feed_forward: Branch::pre_norm(norm_2, feed_forward, after_feed_forward),
+            attention: Some(Branch::pre_norm(norm_1, attention, after_attention)),
+            feed_forward: Some(Branch::pre_norm(norm_2, feed_forward, after_feed_forward)),
             is_parallel: false,
             tail: None,
         })

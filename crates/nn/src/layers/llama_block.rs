@@ -1,6 +1,7 @@
 //! The transformer block of Llama and its relatives.
 
 use autograd::Weight;
+use autograd::ops::ExpertFunction;
 use tensor::ops::Activation;
 use tensor::ops::attention::Settings;
 use tensor::ops::gate::Gate;
@@ -49,9 +50,14 @@ impl NormPosition {
         }
     }
 
-    /// Names of all norms of a block.
-    pub(crate) fn all_names(self, is_parallel: bool) -> impl Iterator<Item = &'static str> {
-        self.names(is_parallel).into_iter().flatten().flatten()
+    /// Names of all norms of a block with these branches.
+    pub(crate) fn all_names(
+        self,
+        is_parallel: bool,
+        branches: [bool; 2],
+    ) -> impl Iterator<Item = &'static str> {
+        let names = self.names(is_parallel).into_iter().zip(branches);
+        names.filter(|(_, has_branch)| *has_branch).flat_map(|(names, _)| names).flatten()
     }
 }
 
@@ -60,6 +66,8 @@ impl NormPosition {
 pub struct LlamaBlockSizes {
     /// Width of the residual stream.
     pub width: usize,
+    /// Whether the block has a mixer of tokens, and feed-forward layers.
+    pub branches: [bool; 2],
     /// Attention heads, and the computation of scores.
     pub attention: Settings,
     /// The short convolution that replaces attention, if any.
@@ -122,7 +130,7 @@ pub struct LlamaBlockSizes {
     pub branch_dropout: f64,
 }
 
-/// Llama's block: norms, a mixer of tokens, and feed-forward layers.
+/// Llama's block: norms, a mixer of tokens, and feed-forward layers, or one of both.
 pub type LlamaBlock = Block<BlockNorm, TokenMixer, BlockFeedForward>;
 
 impl LlamaBlock {
@@ -143,12 +151,19 @@ impl LlamaBlock {
         parameters.begin_unit();
         let name = format!("model.layers.{index}");
         let [attention_norms, feed_forward_norms] = sizes.norm_position.names(sizes.is_parallel);
-        let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
-            Self::mixer(parameters, &name, sizes, positions, inits)
-        })?;
-        let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
-            Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)
-        })?;
+        let [has_mixer, has_feed_forward] = sizes.branches;
+        let attention = has_mixer.then(|| {
+            Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
+                Self::mixer(parameters, &name, sizes, positions, inits)
+            })
+        });
+        let attention = attention.transpose()?;
+        let feed_forward = has_feed_forward.then(|| {
+            Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
+                Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)
+            })
+        });
+        let feed_forward = feed_forward.transpose()?;
         let tail = BlockTailSizes {
             index,
             width: sizes.width,
@@ -218,7 +233,11 @@ impl LlamaBlock {
             let layers = layers.with_gate_scale(sizes.gate_scale)?;
             return Ok(BlockFeedForward::Dense(Box::new(layers)));
         };
-        let layers = Mixture::new(parameters, (index, prefix, width), (mixture, gate), inits)?;
+        let function = match sizes.is_gated {
+            true => ExpertFunction::Gated(gate),
+            false => ExpertFunction::Plain(gate.activation),
+        };
+        let layers = Mixture::new(parameters, (index, prefix, width), (mixture, function), inits)?;
         Ok(BlockFeedForward::Mixture(Box::new(layers)))
     }
 

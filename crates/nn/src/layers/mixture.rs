@@ -1,10 +1,9 @@
-//! A mixture of experts: a router chooses a few gated feed-forward layers for each row.
+//! A mixture of experts: a router chooses a few feed-forward layers for each row.
 
-use autograd::ops::{self, ExpertWeights, RouterState, RouterWeights};
+use autograd::ops::{self, ExpertFunction, ExpertWeights, RouterState, RouterWeights};
 use autograd::{Tape, Var, Weight, map};
 use device::DType;
 use tensor::ops::fp8_linear::MULTIPLE;
-use tensor::ops::gate::Gate;
 use tensor::ops::routing::Routing;
 
 use super::adapter::{self, ExpertLayer};
@@ -44,16 +43,27 @@ pub struct Mixture {
     loads: LayerLoads,
     /// The experts of each local shard.
     experts: Vec<ExpertWeights>,
-    gate: Gate,
-    shared: Option<GatedFeedForward>,
+    function: ExpertFunction,
+    shared: Option<SharedExperts>,
     /// The layer that computes the gate of the shared experts, with one output.
     shared_gate: Option<RouterWeights>,
     edges: ShardEdges,
 }
 
+/// The experts that all rows use.
+#[derive(Debug)]
+enum SharedExperts {
+    Gated(GatedFeedForward),
+    Plain(FeedForward),
+}
+
 /// Names and sizes of a layer's experts.
 struct ExpertSizes<'a> {
     prefix: &'a str,
+    /// Name of the first layer, without `_proj`.
+    first: &'static str,
+    /// Names of the parts of the first layer's outputs.
+    parts: &'static [&'static str],
     width: usize,
     experts: usize,
     hidden: usize,
@@ -63,16 +73,17 @@ struct ExpertSizes<'a> {
 impl Mixture {
     /// Registers the parameters of layer `index` of the model: `{prefix}.router.weight` `[experts, width]`;
     /// with `sizes.correction`, the buffer `{prefix}.router.correction` `[experts]` f32, initially 0; the
-    /// experts' gate and up rows `{prefix}.experts.gate_up_proj.weight` `[experts · 2 · hidden, width]`, and
-    /// down rows `{prefix}.experts.down_proj.weight` `[experts · width, hidden]`; biases; and
-    /// `{prefix}.shared_experts`, a [`GatedFeedForward`].
+    /// experts' gate and up rows `{prefix}.experts.gate_up_proj.weight` `[experts · 2 · hidden, width]`, or
+    /// without a gate up rows `{prefix}.experts.up_proj.weight` `[experts · hidden, width]`, and down rows
+    /// `{prefix}.experts.down_proj.weight` `[experts · width, hidden]`; biases; and
+    /// `{prefix}.shared_experts`, a [`GatedFeedForward`] or [`FeedForward`].
     ///
     /// # Errors
     /// Memory is exhausted, a name exists, or the shards do not divide the hidden width.
     pub(super) fn new(
         parameters: &mut Parameters,
         (index, prefix, width): (usize, &str, usize),
-        (sizes, gate): (MixtureSizes, Gate),
+        (sizes, function): (MixtureSizes, ExpertFunction),
         inits: [Init; 2],
     ) -> Result<Self> {
         let MixtureSizes { routing, biases, .. } = sizes;
@@ -93,7 +104,11 @@ impl Mixture {
             parameters.create_copied(&name, [1, width], inits[0])
         });
         let shared_gate = shared_gate.transpose()?.map(|weight| RouterWeights { weight, bias: None });
-        let of_experts = ExpertSizes { prefix, width, experts, hidden: sizes.width, biases };
+        let (first, parts): (_, &[&str]) = match function {
+            ExpertFunction::Gated(_) => ("gate_up", &["gate_proj", "up_proj"]),
+            ExpertFunction::Plain(_) => ("up", &["up_proj"]),
+        };
+        let of_experts = ExpertSizes { prefix, first, parts, width, experts, hidden: sizes.width, biases };
         let edges = ShardEdges::new(parameters);
         let experts = parameters
             .for_each_shard(edges.is_sharded(), |parameters| Self::experts(parameters, &of_experts, inits))?;
@@ -101,7 +116,7 @@ impl Mixture {
         let shared = (sizes.shared_width > 0).then(|| {
             let name = format!("{prefix}.shared_experts");
             let widths = [width, sizes.shared_width];
-            GatedFeedForward::new(parameters, &name, widths, inits, gate, false)
+            SharedExperts::new(parameters, &name, widths, inits, function)
         });
         Ok(Mixture {
             router: RouterWeights { weight, bias },
@@ -109,7 +124,7 @@ impl Mixture {
             correction,
             loads,
             experts,
-            gate,
+            function,
             shared: shared.transpose()?,
             shared_gate,
             edges,
@@ -122,21 +137,21 @@ impl Mixture {
         sizes: &ExpertSizes<'_>,
         [init, projection]: [Init; 2],
     ) -> Result<ExpertWeights> {
-        let ExpertSizes { prefix, width, experts, hidden, biases } = *sizes;
-        let rows = 2 * experts * hidden;
+        let ExpertSizes { prefix, first, parts, width, experts, hidden, biases } = *sizes;
+        let rows = parts.len() * experts * hidden;
         let zero = Init::Constant(0.0);
         let name = |layer: &str, part: &str| format!("{prefix}.experts.{layer}_proj{part}");
-        let [column, row] = ["gate_up", "down"].map(|layer| parameters.style(&name(layer, "")));
+        let [column, row] = [first, "down"].map(|layer| parameters.style(&name(layer, "")));
         let gate_up = parameters.sharding([rows, width], column.as_ref())?;
-        let gate_up = parameters.create_matrix(&name("gate_up", ".weight"), gate_up, init)?;
+        let gate_up = parameters.create_matrix(&name(first, ".weight"), gate_up, init)?;
         let gate_up_bias = biases.then(|| {
             let sharding = parameters.sharding([rows], column.as_ref())?;
-            parameters.create_sharded(&name("gate_up", ".bias"), sharding, zero)
+            parameters.create_sharded(&name(first, ".bias"), sharding, zero)
         });
         let gate_up_bias = gate_up_bias.transpose()?;
         let down = parameters.sharding([experts * width, hidden], row.as_ref())?;
         let down = parameters.create_matrix(&name("down", ".weight"), down, projection)?;
-        parameters.stack(&name("gate_up", ".weight"), &vec![hidden; 2 * experts]);
+        parameters.stack(&name(first, ".weight"), &vec![hidden; parts.len() * experts]);
         parameters.stack(&name("down", ".weight"), &vec![width; experts]);
         let down_bias =
             biases.then(|| parameters.create_copied(&name("down", ".bias"), [experts * width], zero));
@@ -153,7 +168,7 @@ impl Mixture {
             inputs,
             style,
         };
-        let gate_up_layer = layer(&["gate_proj", "up_proj"], [hidden, width], "gate_up", column.as_ref());
+        let gate_up_layer = layer(parts, [hidden, width], first, column.as_ref());
         let down_layer = layer(&["down_proj"], [width, hidden], "down", row.as_ref());
         let adapters = [
             adapter::create_for_experts(parameters, &gate_up_layer)?,
@@ -192,7 +207,7 @@ impl Mixture {
             });
             let gate_t = gate_t.transpose()?;
             let routed = |x_bld| {
-                within(tape, "experts", || Ok(ops::experts(tape, x_bld, choices, experts, self.gate)?))
+                within(tape, "experts", || Ok(ops::experts(tape, x_bld, choices, experts, self.function)?))
             };
             let Some(shared) = &self.shared else { return routed(x_bld) };
             let routed_bld = routed(x_bld.clone())?;
@@ -203,6 +218,35 @@ impl Mixture {
             };
             Ok(ops::add(tape, routed_bld, shared_bld)?)
         })
+    }
+}
+
+impl SharedExperts {
+    fn new(
+        parameters: &mut Parameters,
+        prefix: &str,
+        widths: [usize; 2],
+        inits: [Init; 2],
+        function: ExpertFunction,
+    ) -> Result<Self> {
+        match function {
+            ExpertFunction::Gated(gate) => {
+                let layers = GatedFeedForward::new(parameters, prefix, widths, inits, gate, false)?;
+                Ok(SharedExperts::Gated(layers))
+            }
+            ExpertFunction::Plain(activation) => {
+                let names = ["up_proj", "down_proj"].map(|part| format!("{prefix}.{part}"));
+                let layers = FeedForward::new(parameters, names, widths, inits, (false, activation))?;
+                Ok(SharedExperts::Plain(layers))
+            }
+        }
+    }
+
+    fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
+        match self {
+            SharedExperts::Gated(layers) => layers.forward_shard(tape, shard, x_bld),
+            SharedExperts::Plain(layers) => layers.forward_shard(tape, shard, x_bld),
+        }
     }
 }
 

@@ -73,9 +73,10 @@ pub(super) struct Ends {
 /// Initial values of embeddings and of the head.
 pub(super) const INITIAL: Init = Init::Normal(DEVIATION);
 
-/// Returns the initial values of the blocks' matrices, and of their projections into the residual stream.
-pub(super) fn initial(layers: usize, scaling: WidthScaling) -> [Init; 2] {
-    [INITIAL, Init::Normal(DEVIATION / ((2 * layers) as f32).sqrt())].map(|init| scaling.matrices(init))
+/// Returns the initial values of the blocks' matrices, and of their projections into the residual stream, to
+/// which the model adds `branches`.
+pub(super) fn initial(branches: usize, scaling: WidthScaling) -> [Init; 2] {
+    [INITIAL, Init::Normal(DEVIATION / (branches as f32).sqrt())].map(|init| scaling.matrices(init))
 }
 
 impl<B, N> Decoder<B, N> {

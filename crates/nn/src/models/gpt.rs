@@ -265,7 +265,7 @@ impl Gpt {
         let scale = scaling.attention_scale(None, heads.width);
         let attention = Settings { scale, ..Settings::from(heads) };
         let block_sizes = GptBlockSizes { width, attention, biases, activation, dropout };
-        let inits = decoder::initial(layers, scaling);
+        let inits = decoder::initial(2 * layers, scaling);
         let blocks = |parameters: &mut Parameters| {
             let block = |index| GptBlock::new(parameters, index, block_sizes, inits);
             stage.layers.clone().map(block).collect()

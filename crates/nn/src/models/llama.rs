@@ -83,7 +83,7 @@ impl ModelSpec for LlamaSizes {
         let mut dimensions = vec![heads, full_heads, (Self::vocabulary, self.vocabulary)];
         dimensions.extend(self.divided_mixers());
         dimensions.extend(linear);
-        if (0..self.layers).any(|layer| !self.has_experts(layer)) {
+        if self.has_dense_layers() {
             dimensions.extend([feed_forward, of_shared]);
         }
         if self.has_mixture() {

@@ -182,6 +182,23 @@ fn unsupported_configurations_of_llamas_are_refused() {
             json!({ "gate_lower_bound": -5.0 }),
             "gate_lower_bound",
         ),
+        ("families/nemotron-h", "residual_in_fp32", json!(true), "residual_in_fp32 = true is not supported"),
+        ("families/nemotron-h", "moe_latent_size", json!(16), "moe_latent_size = 16 is not supported"),
+        ("families/nemotron-h", "hidden_dropout", json!(0.1), "hidden_dropout = 0.1 is not supported"),
+        ("families/nemotron-h", "mamba_hidden_act", json!("gelu"), "mamba_hidden_act = \"gelu\" is not"),
+        ("families/nemotron-h", "mlp_bias", json!(true), "mlp_bias = true is not supported"),
+        (
+            "families/nemotron-h",
+            "sliding_window",
+            json!(8),
+            "sliding_window = 8 is not supported with model_type = \"nemotron_h\"",
+        ),
+        (
+            "families/nemotron-h",
+            "layers_block_type",
+            json!(["mamba", "conv"]),
+            "layers_block_type has \"conv\", which is not supported; supported: \"linear_attention\"",
+        ),
         // Settings of other families that would change what is computed.
         ("llama", "linear_allow_neg_eigval", json!(true), "linear_allow_neg_eigval = true is not supported"),
         ("llama", "kv_lora_rank", json!(32), "kv_lora_rank = 32 is not supported with model_type"),

@@ -127,6 +127,26 @@ fn absent_settings_have_the_values_of_the_family() {
             config.insert("num_experts_per_tok".to_owned(), json!(2));
             config.insert("moe_layer_end_index".to_owned(), json!(-1));
         }),
+        ("families/nemotron-h", |config| {
+            for key in ["layers_block_type", "layer_norm_epsilon", "time_step_limit", "mlp_hidden_act"] {
+                config.remove(key);
+            }
+            config.insert("hybrid_override_pattern".to_owned(), json!("ME*-M"));
+            config.insert("num_hidden_layers".to_owned(), json!(52));
+            config.insert("norm_eps".to_owned(), json!(1e-5));
+            config.insert("rope_theta".to_owned(), json!(10_000));
+            config.insert("partial_rotary_factor".to_owned(), json!(1.0));
+        }),
+        ("families/nemotron-h", |config| {
+            for (older, newer) in
+                [("mamba_n_groups", "n_groups"), ("mamba_d_conv", "conv_kernel"), ("mamba_dt_limit", "")]
+            {
+                let value = config.remove(newer).unwrap_or_else(|| json!([0.0, "inf"]));
+                config.insert(older.to_owned(), value);
+            }
+            let types = ["mamba", "moe", "attention", "mlp", "mamba"];
+            config.insert("layers_block_type".to_owned(), json!(types));
+        }),
     ];
     for (number, (name, change)) in table.into_iter().enumerate() {
         let directory = tempfile::tempdir().unwrap();

@@ -50,6 +50,7 @@ pub(crate) const IN_F32: &[&str] = &[
     "families/kimi-linear",
     "families/minimax-m2",
     "families/mixtral",
+    "families/nemotron-h",
     "families/olmo-hybrid",
     "families/olmoe",
     "families/qwen3-moe",

@@ -104,7 +104,19 @@ fn values_that_contradict_each_other_are_refused() {
             "[model]\nkind = \"llama\"\nlayer_types = [\"linear\"]\n",
             "quick.toml:3: model.layer_types has \"linear\", which is none of \"full_attention\", \
              \"sliding_attention\", \"linear_attention\", \"convolution\", \"state_space\", \
-             \"attention_and_state_space\"",
+             \"attention_and_state_space\", \"feed_forward\"",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nlayer_types = [\"feed_forward\", \"full_attention\"]\n",
+            "quick.toml:3: model.layer_types has \"feed_forward\", and model.single_branches = false",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nsingle_branches = true\nparallel_branches = true\n",
+            "quick.toml:3: model.single_branches = true and model.parallel_branches = true exclude each other",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nsingle_branches = true\nnorm_position = \"after\"\n",
+            "quick.toml:3: model.single_branches = true and model.norm_position = \"after\" exclude each other",
         ),
         (
             "[model]\nkind = \"llama\"\nlayer_types = [\"linear_attention\"]\nlinear_value_heads = 6\n",

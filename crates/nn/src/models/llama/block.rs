@@ -3,6 +3,7 @@
 use tensor::ops::attention::Settings;
 use tensor::ops::gate::{Clamp, Gate};
 
+use super::mixers::SequenceMixer;
 use super::sizes::{LlamaSizes, some};
 use crate::layers::{LlamaBlockSizes, NormOptions};
 use crate::width_scaling::WidthScaling;
@@ -12,6 +13,7 @@ impl LlamaSizes {
     pub(super) fn block(&self, layer: usize) -> LlamaBlockSizes {
         LlamaBlockSizes {
             width: self.width,
+            branches: self.branches(layer),
             attention: Settings {
                 heads: self.heads_of(layer),
                 scale: self.scaling_by_width().attention_scale(some(self.attention_scale), self.head_width),
@@ -48,6 +50,17 @@ impl LlamaSizes {
             dropout: self.dropout,
             branch_dropout: self.branch_dropout,
         }
+    }
+
+    /// Returns whether `layer` has a mixer of tokens, and feed-forward layers.
+    pub(super) fn branches(&self, layer: usize) -> [bool; 2] {
+        let has_mixer = self.mixer(layer) != SequenceMixer::FeedForward;
+        [has_mixer, !(has_mixer && self.single_branches)]
+    }
+
+    /// Returns the number of branches of all layers.
+    pub(super) fn all_branches(&self) -> usize {
+        (0..self.layers).flat_map(|layer| self.branches(layer)).filter(|has_branch| *has_branch).count()
     }
 
     /// Returns the options of all norms.

@@ -54,7 +54,10 @@ impl LlamaSizes {
         let excluded = [
             (Self::parallel_branches, self.parallel_branches, Self::norm_position, is_elsewhere),
             (Self::parallel_branches, self.parallel_branches, Self::linear_norm_position, is_after),
-            (Self::gated, !self.gated, Self::experts, self.has_mixture()),
+            (Self::single_branches, self.single_branches, Self::norm_position, is_elsewhere),
+            (Self::single_branches, self.single_branches, Self::linear_norm_position, is_after),
+            (Self::single_branches, self.single_branches, Self::parallel_branches, self.parallel_branches),
+            (Self::single_branches, self.single_branches, Self::shared_layers, self.shared_layers > 0),
             (Self::gated, !self.gated, Self::gate_limit, is_bounded),
             (Self::norm_weights, !self.norm_weights, Self::norms_less_one, self.norms_less_one),
             (Self::norm_kind, is_layer, Self::norms_less_one, self.norms_less_one),

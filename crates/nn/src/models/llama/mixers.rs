@@ -27,6 +27,8 @@ system::names! {
         StateSpace = "state_space",
         /// Attention and, beside it, state spaces; their results are added.
         AttentionAndStates = "attention_and_state_space",
+        /// None: the layer has feed-forward layers alone.
+        FeedForward = "feed_forward",
     }
 }
 
@@ -95,7 +97,8 @@ impl LlamaSizes {
 
     /// Returns whether any layer has a state over the sequence.
     pub(super) fn has_recurrence(&self) -> bool {
-        self.has_state_spaces() || (0..self.layers).any(|layer| !self.attends(layer))
+        let is_other = |layer| !self.attends(layer) && self.branches(layer)[0];
+        self.has_state_spaces() || (0..self.layers).any(is_other)
     }
 
     /// Returns whether any layer has state spaces.
@@ -219,6 +222,11 @@ impl LlamaSizes {
         }
         if self.has_state_spaces() {
             self.check_state_spaces(raw)?;
+        }
+        let alone = SequenceMixer::FeedForward.name();
+        if !self.single_branches && types.iter().any(|name| name == alone) {
+            let reason = format!("model.layer_types has \"{alone}\", and model.single_branches = false");
+            return Err(raw.conflict(&[Self::layer_types, Self::single_branches], reason));
         }
         let sliding = SequenceMixer::Sliding.name();
         if self.window == 0 && types.iter().any(|name| name == sliding) {

@@ -9,7 +9,8 @@ impl LlamaSizes {
     /// Returns whether `layer` has experts.
     pub(super) fn has_experts(&self, layer: usize) -> bool {
         let layers = &self.expert_layers;
-        self.experts > 0 && (layers.is_empty() || layers[layer % layers.len()] == 1)
+        let has_feed_forward = self.branches(layer)[1];
+        has_feed_forward && self.experts > 0 && (layers.is_empty() || layers[layer % layers.len()] == 1)
     }
 
     /// Returns the experts' sizes of `layer`; `None` for a dense layer.
@@ -34,6 +35,11 @@ impl LlamaSizes {
             correction: self.router_correction,
         };
         self.has_experts(layer).then_some(sizes)
+    }
+
+    /// Returns whether any layer has feed-forward layers without experts.
+    pub(super) fn has_dense_layers(&self) -> bool {
+        (0..self.layers).any(|layer| self.branches(layer)[1] && !self.has_experts(layer))
     }
 
     /// Returns whether any layer has experts.
@@ -76,7 +82,7 @@ impl LlamaSizes {
             sizes.router_least_sum = 0.0;
         }
         sizes.expert_layers = (0..self.layers).map(|layer| usize::from(self.has_experts(layer))).collect();
-        if (0..self.layers).all(|layer| self.has_experts(layer)) {
+        if !self.has_dense_layers() {
             sizes.feed_forward = self.expert_width;
         }
         if self.has_mixture() {

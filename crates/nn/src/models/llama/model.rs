@@ -18,7 +18,7 @@ pub type Llama = Decoder<LlamaBlock, BlockNorm>;
 
 impl Llama {
     /// Builds the layers of `stage` in the empty list `parameters`. Initial values are normal with standard
-    /// deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream.
+    /// deviation 0.02, and 0.02/√branches for projections into the residual stream.
     ///
     /// # Errors
     /// No model can have these sizes, or memory is exhausted.
@@ -30,7 +30,7 @@ impl Llama {
             );
             return Err(NnError::Sizes(text));
         }
-        let inits = decoder::initial(sizes.layers, sizes.scaling_by_width());
+        let inits = decoder::initial(sizes.all_branches(), sizes.scaling_by_width());
         let padding = sizes.padding_tokens.first().map(|token| *token as u32);
         let mut embeddings = None;
         let blocks = |parameters: &mut Parameters| {

@@ -58,6 +58,8 @@ impl LlamaSizes {
             .column("*.linear_attn.A_log", &[])
             .row("*.linear_attn.out_proj")
             .column("*.mlp.shared_experts.gate_up_proj", &gate_and_up(self.shared_expert_width))
+            .column("*.mlp.shared_experts.up_proj", &[])
+            .column("*.mlp.experts.up_proj", &vec![self.expert_width; self.experts])
             .column("*.mlp.experts.gate_up_proj", &vec![self.expert_width; 2 * self.experts])
             .column("*.mlp.gate_up_proj", &gate_and_up(self.feed_forward))
             .column("*.mlp.up_proj", &[])

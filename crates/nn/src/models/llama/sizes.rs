@@ -179,8 +179,8 @@ section! {
                 Activation::ReluSquared,
             ]
         ).default("\"silu\"");
-        /// Whether the feed-forward layers have a gate. Without one they are two layers with the activation
-        /// between them, as in nanochat.
+        /// Whether the feed-forward layers and experts have a gate. Without one they are two layers with the
+        /// activation between them, as in nanochat and Nemotron-H.
         gated: bool = Row::flag().default("true");
         /// Upper bound of the gate, and bound on the magnitude of the values that it multiplies; 7 in
         /// gpt-oss. With 0 there are no bounds.
@@ -220,6 +220,9 @@ section! {
         /// Whether attention and the feed-forward layers of a block read the same norm, and both are added
         /// to the residual stream, as in Cohere 2.
         parallel_branches: bool = Row::flag().default("false");
+        /// Whether each layer has one branch, with one norm before it, as in Nemotron-H: the mixer that
+        /// `layer_types` names, or feed-forward layers or experts in layers of type "feed_forward".
+        single_branches: bool = Row::flag().default("false");
         /// Whether norms store their weights minus 1, as in Gemma. Weight decay then pulls the weights
         /// towards 1 instead of 0.
         norms_less_one: bool = Row::flag().default("false");
@@ -228,8 +231,9 @@ section! {
         window: usize = Row::count(0, MOST_EXTENT).default("0");
         /// Types of the layers: a list of "sliding_attention" (with the window), "full_attention",
         /// "convolution" (short ones, as in LFM2), "linear_attention" (the gated delta rule, as in Qwen3.5),
-        /// "state_space" (as in Mamba-2) and "attention_and_state_space" (both side by side, as in Falcon-H1)
-        /// that is repeated over the layers. With an empty list all layers have the window, if there is one.
+        /// "state_space" (as in Mamba-2), "attention_and_state_space" (both side by side, as in Falcon-H1) and
+        /// "feed_forward" (with `single_branches`) that is repeated over the layers. With an empty list all
+        /// layers have the window, if there is one.
         layer_types: Vec<String> = Row::texts().default("[]");
         /// Number of tokens, including its own, that an output of a short convolution reads.
         convolution_width: usize = Row::count(2, 4).default("3");

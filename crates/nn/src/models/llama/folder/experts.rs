@@ -286,7 +286,6 @@ pub(super) const DENSE_OR_ROUTED: FolderOption = FolderOption {
 };
 
 fn routed(config: &FolderConfig, _: &super::family::FolderFamily) -> Result<Keys, String> {
-    let count = |name: &str, absent: usize| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
     let whole = |name: &str| Ok::<_, String>(config.number(name)?.map(|number| number as usize));
     let width = config.count("moe_intermediate_size")?;
     let layers = config.count("num_hidden_layers")?;
@@ -299,12 +298,22 @@ fn routed(config: &FolderConfig, _: &super::family::FolderFamily) -> Result<Keys
         (LlamaSizes::expert_width, width.into()),
         (LlamaSizes::shared_expert_width, (shared * width).into()),
         (LlamaSizes::expert_layers, listed.as_slice().into()),
+    ]
+    .into_iter()
+    .chain(routed_by_groups(config)?)
+    .collect())
+}
+
+/// Returns the keys of DeepSeek-V3's router.
+pub(super) fn routed_by_groups(config: &FolderConfig) -> Result<Keys, String> {
+    let count = |name: &str| Ok::<_, String>(config.optional_count(name)?.unwrap_or(1));
+    Ok(vec![
         (LlamaSizes::router_scores, ScoreFunction::Sigmoid.name().into()),
         (LlamaSizes::router_correction, true.into()),
         (LlamaSizes::router_normalised, config.flag("norm_topk_prob")?.unwrap_or(true).into()),
         (LlamaSizes::router_scale, config.number("routed_scaling_factor")?.unwrap_or(1.0).into()),
-        (LlamaSizes::expert_groups, count("n_group", 1)?.into()),
-        (LlamaSizes::expert_groups_per_token, count("topk_group", 1)?.into()),
+        (LlamaSizes::expert_groups, count("n_group")?.into()),
+        (LlamaSizes::expert_groups_per_token, count("topk_group")?.into()),
     ])
 }
 
@@ -361,7 +370,7 @@ fn of_expert(
     sizes: &LlamaSizes,
     parts: [&str; 3],
     expert: usize,
-) -> [FolderTensor; 3] {
+) -> Vec<FolderTensor> {
     let hidden = sizes.expert_width;
     let width = sizes.width;
     let tensor = |part: &str, layer: &str, first_row: usize, shape: [usize; 2]| FolderTensor {
@@ -373,7 +382,13 @@ fn of_expert(
         )
     };
     let [gate, up, down] = parts;
-    [
+    if !sizes.gated {
+        return vec![
+            tensor(up, "up", expert * hidden, [hidden, width]),
+            tensor(down, "down", expert * width, [width, hidden]),
+        ];
+    }
+    vec![
         tensor(gate, "gate_up", 2 * expert * hidden, [hidden, width]),
         tensor(up, "gate_up", (2 * expert + 1) * hidden, [hidden, width]),
         tensor(down, "down", expert * width, [width, hidden]),

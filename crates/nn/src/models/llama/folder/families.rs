@@ -17,6 +17,7 @@ use super::kimi_linear::KIMI_LINEAR;
 use super::latents::{LATENT_ROPE, LATENTS};
 use super::linear_attention::{GROUPED_LINEAR_ATTENTION, LINEAR_ATTENTION};
 use super::minimax::{ATTENTION_TYPES, ROTARY_DIM};
+use super::nemotron::NEMOTRON_H;
 use super::olmo_hybrid::OLMO_HYBRID;
 use super::options::{
     ALL_BIASES, ALPHA_ROPE, ATTENTION_BIAS, ATTENTION_DROPOUT, CAPS, DENSE, DROPOUT, FLAT_ROPE, GROWING_ROPE,
@@ -399,6 +400,7 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         ..USUAL
     },
     COHERE_2,
+    NEMOTRON_H,
 ];
 
 fn qwen_hybrid(_: &FolderConfig) -> Result<Keys, String> {

@@ -150,6 +150,8 @@ pub(super) const LATENT_NAMES: &[&str] = &[
 pub(super) const POSITIONS: &str = "max_position_embeddings";
 /// Epsilon of families with layer norms.
 pub(super) const LAYER_NORM_EPSILON: &str = "layer_norm_eps";
+/// Names that the epsilon of norms has in some families.
+const EPSILONS: [&str; 2] = [LAYER_NORM_EPSILON, "layer_norm_epsilon"];
 /// Default number of rotated columns of a head in a folder with latents.
 pub(super) const ROTATED: usize = 64;
 
@@ -197,8 +199,7 @@ impl FolderFamily {
 
     /// Returns the name of the setting with the epsilon of norms.
     pub(super) fn epsilon_name(&self) -> &'static str {
-        let names = |option: &FolderOption| option.names.contains(&LAYER_NORM_EPSILON);
-        if self.options.iter().any(names) { LAYER_NORM_EPSILON } else { "rms_norm_eps" }
+        EPSILONS.into_iter().find(|name| self.reads(name)).unwrap_or("rms_norm_eps")
     }
 
     /// Returns whether models of the family have latents.

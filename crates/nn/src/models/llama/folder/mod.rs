@@ -15,6 +15,7 @@ mod latents;
 mod linear_attention;
 mod minimax;
 mod names;
+mod nemotron;
 mod olmo_hybrid;
 mod options;
 mod parts;
@@ -181,6 +182,7 @@ fn activation(config: &FolderConfig, family: &FolderFamily) -> Result<&'static s
         (Some(name), key) => (key, name),
         (None, "hidden_act") if family.model_type == "nanochat" => ("hidden_act", "relu2"),
         (None, "hidden_act") => ("hidden_act", "silu"),
+        (None, _) if family.model_type == names::NEMOTRON_H => (family.activation, "relu2"),
         (None, _) => ("hidden_act", config.text("hidden_act")?.map_or("gelu_pytorch_tanh", gelu)),
     };
     let entry = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
@@ -207,20 +209,22 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
     };
     let written = |family: &'static FolderFamily| Some((family, config(sizes, family)?));
     let (family, config) = FAMILIES.iter().filter(is_chosen).find_map(written)?;
+    let usual = [PREFIX, tensors::EMBEDDING];
+    let [prefix, embedding] = names::prefix_and_embedding(family.model_type).unwrap_or(usual);
     let mut ignored = vec!["rotary_emb.inv_freq"];
     let mut copies = Vec::new();
     if sizes.tied {
         ignored.push(tensors::HEAD);
-        copies.push((tensors::HEAD, tensors::EMBEDDING));
+        copies.push((tensors::HEAD, embedding));
     }
     let tensors = tensors::tensors(sizes, family);
     let model = HuggingFaceModel {
         config,
-        prefix: PREFIX,
+        prefix,
         variants: tensors::variants(sizes, family, &tensors),
         tensors,
         copies,
-        tables: vec![tensors::EMBEDDING, tensors::LAYER_EMBEDDINGS, tensors::HEAD],
+        tables: vec![embedding, tensors::LAYER_EMBEDDINGS, tensors::HEAD],
         ignored,
         is_part: false,
         unused: tensors::unused(sizes, family),

@@ -28,12 +28,28 @@ const RENAMED: &[(&str, &str, &str)] = &[
     ("kimi_linear", ".mlp.shared_experts.", ".block_sparse_moe.shared_experts."),
     ("nanochat", ".mlp.up_proj.", ".mlp.fc1."),
     ("nanochat", ".mlp.down_proj.", ".mlp.fc2."),
+    (NEMOTRON_H, ".input_layernorm.", ".norm."),
+    (NEMOTRON_H, ".post_attention_layernorm.", ".norm."),
+    (NEMOTRON_H, ".self_attn.", ".mixer."),
+    (NEMOTRON_H, ".mamba.", ".mixer."),
+    (NEMOTRON_H, ".mlp.", ".mixer."),
+    (NEMOTRON_H, "model.norm.", "backbone.norm_f."),
+    (NEMOTRON_H, "model.embed_tokens.", "backbone.embeddings."),
+    (NEMOTRON_H, "model.layers.", "backbone.layers."),
     ("olmo_hybrid", ".linear_attn.in_proj_z.", ".linear_attn.g_proj."),
     ("olmo_hybrid", ".linear_attn.in_proj_b.", ".linear_attn.b_proj."),
     ("olmo_hybrid", ".linear_attn.in_proj_a.", ".linear_attn.a_proj."),
     ("olmo_hybrid", ".linear_attn.norm.", ".linear_attn.o_norm."),
     ("olmo_hybrid", ".linear_attn.out_proj.", ".linear_attn.o_proj."),
 ];
+
+/// The `model_type` of Nemotron-H, whose names begin otherwise than Llama's.
+pub(super) const NEMOTRON_H: &str = "nemotron_h";
+
+/// Returns the prefix of tensor names and the name of the embedding table, if they are not Llama's.
+pub(super) fn prefix_and_embedding(model_type: &str) -> Option<[&'static str; 2]> {
+    (model_type == NEMOTRON_H).then_some(["backbone.", "backbone.embeddings.weight"])
+}
 
 /// Returns whether the gate and the layer beside it are one tensor, though queries, keys and values are not.
 pub(super) fn fuses_gate(model_type: &str) -> bool {

@@ -4,6 +4,8 @@
 use serde_json::{Value as Json, json};
 use system::quoted::shortened;
 
+use super::names;
+use super::nemotron;
 use super::reader::WITH_PARTS;
 use super::tensors::{EMBEDDING, LAYER_EMBEDDINGS, PREFIX};
 use crate::hugging_face::{FolderConfig, HuggingFaceModel, LANGUAGE_PART};
@@ -45,11 +47,12 @@ const NAMES: [&str; 7] = [
 const ROPE: [&str; 2] = ["rope_parameters", "rope_scaling"];
 
 /// Default sizes of families, in the order of [`NAMES`].
-const SIZES: [(&str, [usize; 7]); 4] = [
+const SIZES: [(&str, [usize; 7]); 5] = [
     ("gemma3_text", [262_208, 2304, 9216, 26, 8, 4, 131_072]),
     ("gemma4_text", [262_144, 2304, 9216, 30, 8, 4, 131_072]),
     ("mistral", [32_000, 4096, 14_336, 32, 32, 8, 131_072]),
     ("ministral3", [131_072, 4096, 14_336, 34, 32, 8, 262_144]),
+    (names::NEMOTRON_H, nemotron::SIZES),
 ];
 
 /// Returns the values of `model_type` of the language models of `outer`; empty for a language model.
@@ -106,6 +109,7 @@ fn without_image_positions(config: FolderConfig, model_type: &str) -> FolderConf
 }
 
 fn with_sizes(config: FolderConfig, model_type: &str) -> FolderConfig {
+    let config = nemotron::with_layers(config, model_type);
     let Some((_, sizes)) = SIZES.iter().find(|(name, _)| *name == model_type) else { return config };
     let defaults: Vec<_> = NAMES.into_iter().zip(sizes.map(Json::from)).collect();
     config.with_defaults(&defaults)

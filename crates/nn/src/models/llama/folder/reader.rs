@@ -8,7 +8,7 @@ use crate::hugging_face::readers::CONFIG;
 pub(crate) const LLAMA: Reader = Reader {
     of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3, Qwen3.5, \
          Seed-OSS, Hunyuan, EXAONE 4, MiniMax-M2, Ernie 4.5, LFM2, Falcon-H1, nanochat, Cohere, OLMo Hybrid, \
-         Kimi Linear",
+         Kimi Linear, Nemotron-H",
     keys: &[
         FileKey::known(
             &[
@@ -25,7 +25,14 @@ pub(crate) const LLAMA: Reader = Reader {
             "sizes",
         ),
         FileKey::known(
-            &["rms_norm_eps", "layer_norm_eps", "hidden_act", "hidden_activation"],
+            &[
+                "rms_norm_eps",
+                "layer_norm_eps",
+                "layer_norm_epsilon",
+                "hidden_act",
+                "hidden_activation",
+                "mlp_hidden_act",
+            ],
             "norms and activation",
         ),
         FileKey::known(&["attention_dropout", "residual_dropout"], "dropout; only 0 in many families"),
@@ -227,6 +234,51 @@ pub(crate) const LLAMA: Reader = Reader {
             "Falcon-H1's factors",
         ),
         FileKey::known(&["mamba_chunk_size"], "the length of chunks is fixed"),
+        FileKey::known(
+            &[
+                "hybrid_override_pattern",
+                "ssm_state_size",
+                "mamba_num_heads",
+                "mamba_head_dim",
+                "n_groups",
+                "conv_kernel",
+                "use_conv_bias",
+                "mamba_dt_limit",
+                "moe_shared_expert_intermediate_size",
+                "attention_head_dim",
+            ],
+            "layers of Nemotron-H",
+        ),
+        FileKey::known(&["mamba_hidden_act"], "only \"silu\""),
+        FileKey::known(&["residual_in_fp32"], "only false"),
+        FileKey::known(&["hidden_dropout"], "only 0"),
+        FileKey::known(&["moe_latent_size"], "only null"),
+        FileKey::ignored(
+            &[
+                "time_step_min",
+                "time_step_max",
+                "time_step_floor",
+                "mamba_dt_min",
+                "mamba_dt_max",
+                "mamba_dt_init_floor",
+                "time_step_rank",
+                "rescale_prenorm_residual",
+            ],
+            "initial values are those of other models; `time_step_limit` bounds time steps",
+        ),
+        FileKey::ignored(
+            &[
+                "chunk_size",
+                "expand",
+                "use_mamba_kernels",
+                "mamba_ssm_cache_dtype",
+                "num_logits_to_keep",
+                "moe_shared_expert_overlap",
+                "mtp_layers_block_type",
+                "mtp_hybrid_override_pattern",
+            ],
+            "they say how transformers compute the same, or are of parts that are not trained",
+        ),
         FileKey::known(&["position_embedding_type"], "\"rope\", or \"nope\": no layer has positions"),
         FileKey::known(
             &["shared_intermediate_size"],

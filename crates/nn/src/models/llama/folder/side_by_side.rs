@@ -91,7 +91,7 @@ fn read(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
             "mamba_n_heads = {heads} heads of {head} columns are not mamba_d_ssm = {columns}"
         ));
     }
-    let [least, largest] = limits(config)?;
+    let [least, largest] = limits(config, "time_step_limit")?;
     let bias = flag("mamba_proj_bias", false)?;
     config.only("projectors_bias", bias)?;
     // A factor of a linear layer's input is one of its output, unless the layer has a bias.

@@ -68,7 +68,7 @@ fn read(config: &FolderConfig, _: &FolderFamily) -> Result<Keys, String> {
             "mamba_n_heads = {heads} heads of {head} columns are not the {columns} of mamba_expand"
         ));
     }
-    let [least, largest] = limits(config)?;
+    let [least, largest] = limits(config, "time_step_limit")?;
     let count = |name: &str, absent: usize| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
     let flag = |name: &str, absent: bool| Ok::<_, String>(config.flag(name)?.unwrap_or(absent));
     Ok(vec![
@@ -111,15 +111,15 @@ pub(super) fn limits_of(sizes: &LlamaSizes) -> Json {
     json!([low, high])
 }
 
-/// Returns the least and the largest time step; 0 without a largest.
-pub(super) fn limits(config: &FolderConfig) -> Result<[f64; 2], String> {
-    let Some(limits) = config.value("time_step_limit") else { return Ok([0.0; 2]) };
+/// Returns the least and the largest time step that the setting `name` has; 0 without a largest.
+pub(super) fn limits(config: &FolderConfig, name: &str) -> Result<[f64; 2], String> {
+    let Some(limits) = config.value(name) else { return Ok([0.0; 2]) };
     let number = |value: &Json| match value {
         Json::Object(_) => Some(f64::INFINITY),
         Json::String(text) => text.parse().ok(),
         value => value.as_f64(),
     };
-    let refused = || format!("time_step_limit = {} is not two numbers", shortened(&limits.to_string()));
+    let refused = || format!("{name} = {} is not two numbers", shortened(&limits.to_string()));
     let values: Option<Vec<f64>> = limits.as_array().ok_or_else(refused)?.iter().map(number).collect();
     match values.as_deref() {
         Some([least, largest]) if largest.is_infinite() => Ok([*least, 0.0]),

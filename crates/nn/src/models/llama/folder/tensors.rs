@@ -18,8 +18,10 @@ pub(super) const HEAD: &str = "lm_head.weight";
 /// Returns prefixes of tensors that a folder may have and the model does not use: layers that predict later
 /// tokens, and keys and values of layers that share others.
 pub(super) fn unused(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<String> {
-    let predicts = family.options.iter().any(|option| option.names.contains(&"num_nextn_predict_layers"));
-    let after = predicts.then(|| format!("model.layers.{}.", sizes.layers));
+    let after = family.reads("num_nextn_predict_layers").then(|| match family.model_type {
+        names::NEMOTRON_H => "mtp.".to_owned(),
+        _ => format!("model.layers.{}.", sizes.layers),
+    });
     let shared = (0..sizes.layers).filter(|layer| sizes.reads_shared(*layer));
     let shared = shared.flat_map(|layer| {
         ["k_proj", "v_proj", "k_norm", "v_norm"].map(|part| format!("model.layers.{layer}.self_attn.{part}."))
@@ -41,8 +43,9 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     for layer in 0..sizes.layers {
         let name = format!("model.layers.{layer}");
         let norm = |part: &str| same(&format!("{name}.{part}.weight"), &[sizes.width]);
-        let norms =
-            sizes.norm_position_in(layer).all_names(sizes.parallel_branches).filter(|_| sizes.norm_weights);
+        let branches = sizes.branches(layer);
+        let norms = sizes.norm_position_in(layer).all_names(sizes.parallel_branches, branches);
+        let norms = norms.filter(|_| sizes.norm_weights);
         tensors.extend(norms.map(norm));
         if let Some(convolution) = sizes.convolution(layer) {
             tensors.extend(short_convolution(&name, sizes.width, convolution));
@@ -71,6 +74,7 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
             feed_forward(format!("{name}.{part}"), [sizes.width, hidden], bias, layout)
         };
         match family.experts.filter(|_| sizes.has_experts(layer)) {
+            None if !branches[1] => {}
             None => tensors.extend(dense("mlp", sizes.feed_forward_of(layer), sizes.mlp_bias)),
             Some(layout) => {
                 tensors.extend(experts::tensors(&name, sizes, (family.model_type, layout)));
