@@ -235,9 +235,6 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
         let directory = tempfile::tempdir().unwrap();
         let whole = directory.path().join("whole");
         let parts = directory.path().join("parts");
-        let lanes = ["parallel.tensor_lanes=4", "checkpoint.every=1000", "train.steps=9"];
-        let all = |more: &[&'static str]| [overrides, &lanes, more].concat();
-        let reference = sampled(&whole, text, &all(&[]));
         let grids = [
             &[TWO][..],
             &["parallel.data=2", FOUR, ZERO_3],
@@ -247,8 +244,13 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
             &["parallel.pipeline=2"],
             &["parallel.data=3", SHARDED],
         ];
-        // The first configuration runs on all grids.
-        for grid in &grids[..if row == 0 || sizes::are_wanted() { 7 } else { 4 }] {
+        // The first configuration runs on all grids, each for a step.
+        let grids = &grids[..if row == 0 || sizes::are_wanted() { 7 } else { 4 }];
+        let steps = format!("train.steps={}", grids.len() + 1);
+        let lanes = ["parallel.tensor_lanes=4", "checkpoint.every=1000", &steps];
+        let all = |more: &[&'static str]| [overrides, &lanes, more].concat();
+        let reference = sampled(&whole, text, &all(&[]));
+        for grid in grids {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
         let report = sampled(&parts, text, &all(&[FOUR, "parallel.pipeline=2"]));
@@ -275,7 +277,7 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
         let directory = tempfile::tempdir().unwrap();
         let whole = directory.path().join("whole");
         let parts = directory.path().join("parts");
-        let pieces = ["parallel.context_lanes=4", "checkpoint.every=1000", "train.steps=8"];
+        let pieces = ["parallel.context_lanes=4", "checkpoint.every=1000", "train.steps=7"];
         let all = |more: &[&'static str]| [overrides, &pieces, more].concat();
         let reference = sampled(&whole, text, &all(&[]));
         for grid in [

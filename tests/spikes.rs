@@ -11,9 +11,9 @@ use worker::DeviceChoice;
 
 /// Settings with a threshold so low that a run has some spikes.
 const SPIKY: [&str; 5] = [
-    "train.steps=60",
+    "train.steps=30",
     "train.spike_deviations=1.5",
-    "train.spike_window=16",
+    "train.spike_window=12",
     "checkpoint.every=7",
     "checkpoint.wait=true",
 ];
@@ -72,7 +72,7 @@ fn an_interrupted_run_makes_the_same_decisions() {
     for (session, grid) in GRIDS.iter().cycle().enumerate() {
         let options = RunOptions { resume: true, interrupt: Interrupt::after(5), ..RunOptions::default() };
         let report = train(&parts, &[&skip[..], grid].concat(), options).unwrap();
-        if report.summary.steps == 60 {
+        if report.summary.steps == 30 {
             break;
         }
         assert!(session < 20);
@@ -99,7 +99,7 @@ fn a_rewound_run_is_one_without_the_samples() {
     assert_eq!(outcome(&knew), (hash, losses, spikes));
     assert_eq!(json(&knew, "sessions.json").as_array().unwrap().len(), 1);
     let lines = std::fs::read_to_string(found.join("metrics.jsonl")).unwrap();
-    assert_eq!(lines.lines().count(), 60);
+    assert_eq!(lines.lines().count(), 30);
 }
 
 /// Checks that a job of processes ends at a spike, and goes back when its launcher starts it again.

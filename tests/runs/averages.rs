@@ -14,6 +14,8 @@ use crate::common::runs::{GPT, LLAMA, MLP, RESNET, config};
 const EMA: &str = "train.ema=0.9";
 const VALIDATED: &str = "train.validate_ema=true";
 const OFTEN: &str = "train.validate_every=2";
+/// Steps of which two or three update the averages, with a validation in between.
+const FEW: &str = "train.steps=3";
 const STATE: &str = "optim.offload=true";
 const WEIGHTS: &str = "memory.offload_weights=true";
 const BF16: &str = "precision.compute=bf16";
@@ -24,7 +26,7 @@ const TENSOR: &str = "parallel.tensor=2";
 const TABLE: &[Row] = &[
     (
         GPT,
-        &[EMA, VALIDATED, OFTEN, LANES, "model.layers=4", "model.heads=4", "train.ema_start=1"],
+        &[EMA, VALIDATED, OFTEN, LANES, "model.heads=4", "train.ema_start=1", "model.layers=4", FEW],
         &[
             &[],
             &["parallel.data=2", SHARDED],
@@ -42,7 +44,7 @@ const TABLE: &[Row] = &[
     ),
     (
         GPT,
-        &[EMA, VALIDATED, OFTEN, BF16, "model.width=64", "model.layers=4", "train.ema_every=2"],
+        &[EMA, VALIDATED, OFTEN, BF16, "model.width=64", "model.layers=4", "train.ema_every=2", FEW],
         &[
             &[],
             &["parallel.data=2", SHARDED],
@@ -55,17 +57,17 @@ const TABLE: &[Row] = &[
     ),
     (
         LLAMA,
-        &[EMA, VALIDATED, "lora.rank=2", "lora.b_learning_rate=4", "lora.train_also=['lm_head']"],
+        &[EMA, VALIDATED, "lora.rank=2", "lora.b_learning_rate=4", "lora.train_also=['lm_head']", FEW],
         &[&[], &["parallel.data=2", SHARDED], &[PIPELINE, "parallel.data=2", ZERO_3], &[STATE]],
     ),
     (
         LLAMA,
-        &[EMA, VALIDATED, "optim.kind=lion", "optim.state=8bit", "train.freeze=['*.layers.0.*']"],
+        &[EMA, VALIDATED, "optim.kind=lion", "optim.state=8bit", "train.freeze=['*.layers.0.*']", FEW],
         &[&["parallel.data=2"], &["parallel.data=3", ZERO_3], &[STATE, "parallel.data=2", SHARDED]],
     ),
     (
         LLAMA,
-        &[EMA, VALIDATED, "optim.kind=muon", BF16, "model.width=64"],
+        &[EMA, VALIDATED, "optim.kind=muon", BF16, "model.width=64", FEW],
         &[&[], &["parallel.data=2", SHARDED], &["parallel.data=3", ZERO_3], &[STATE], &[WEIGHTS, PIPELINE]],
     ),
     (
@@ -73,10 +75,10 @@ const TABLE: &[Row] = &[
         &[EMA, VALIDATED, "optim.momentum=0", "train.ema_start=2", "train.ema_every=3"],
         &[&[], &["parallel.data=2", SHARDED], &["parallel.data=3", ZERO_2, PIPELINE], &[STATE]],
     ),
-    (RESNET, &[EMA, VALIDATED, "train.steps=4"], &[&[], &["parallel.data=2", ZERO_2], &[PIPELINE, STATE]]),
+    (RESNET, &[EMA, VALIDATED], &[&[], &["parallel.data=2", ZERO_2], &[PIPELINE, STATE]]),
     (
         LLAMA,
-        &[EMA, VALIDATED, "model.experts=4", "parallel.tensor_lanes=2"],
+        &[EMA, VALIDATED, "model.experts=4", "parallel.tensor_lanes=2", FEW],
         &[&[], &["parallel.data=2", ZERO_3], &[TENSOR, SHARDED]],
     ),
     // Some steps are skipped, because their gradients are not finite at the loss scale.
@@ -94,7 +96,7 @@ const TABLE: &[Row] = &[
     ),
     (
         GPT,
-        &[EMA, VALIDATED, "parallel.data=4"],
+        &[EMA, VALIDATED, "parallel.data=4", FEW],
         &[&[LIBRARY, SHARDED], &[LIBRARY, ZERO_2], &[LIBRARY, ZERO_3, PAIRS]],
     ),
 ];
@@ -108,12 +110,12 @@ fn averages_have_equal_bits_and_the_planned_bytes_on_every_grid() {
 const ON_DEVICES: &[Row] = &[
     (
         GPT,
-        &[EMA, VALIDATED, OFTEN, BF16, "model.width=64", "train.ema_start=1"],
+        &[EMA, VALIDATED, OFTEN, BF16, "model.width=64", "train.ema_start=1", FEW],
         &[&[], &["parallel.data=2", SHARDED], &["parallel.data=2", ZERO_3], &[STATE], &[WEIGHTS]],
     ),
     (
         GPT,
-        &[EMA, VALIDATED, OFTEN, "model.width=64", "train.ema_every=2"],
+        &[EMA, VALIDATED, OFTEN, "model.width=64", "train.ema_every=2", FEW],
         &[&[], &["parallel.data=2", ZERO_2], &[PIPELINE, SHARDED, "parallel.data=2"], &[WEIGHTS]],
     ),
 ];

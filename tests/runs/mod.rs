@@ -168,10 +168,8 @@ fn check_on_devices(table: &[Row<'_>]) {
 }
 
 /// Returns the variants to run: with `PLIMSOLL_LONG_TESTS` all; otherwise the first, and as many others as
-/// needed to run each setting. In a row with many variants, each pair of settings that occurs together must
-/// run too.
-fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
-    let meet = variants.len() > MANY;
+/// needed to run each setting. If settings must `meet`, each pair that occurs together must run too.
+fn enough_of<'v>(variants: &[&'v [&'v str]], meet: bool) -> Vec<&'v [&'v str]> {
     let pairs = |variant: &[&'v str]| -> BTreeSet<[&'v str; 2]> {
         let others = |one: &'v str| variant.iter().filter(move |other| meet || one == **other);
         variant.iter().flat_map(|one| others(one).map(move |other| [*one, *other])).collect()
@@ -211,7 +209,9 @@ fn few_steps(device: DeviceChoice, text: &str, sets: &[&str]) -> &'static [&'sta
 /// Like [`check`], on a device; if `shared`, all ranks share one.
 fn check_on(device: DeviceChoice, table: &[Row<'_>], shared: bool) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
-        let variants = enough_of(variants);
+        // Pairs of settings of a grid meet in the first row about grids.
+        let meet = variants.len() > MANY && !table[..row].iter().any(|(.., others)| others.len() > MANY);
+        let variants = enough_of(variants, meet);
         let steps = few_steps(device, text, &[common, &variants.concat()[..]].concat());
         let run = |variant: &[&str]| {
             let sets = [*common, steps, variant].concat();
