@@ -7,6 +7,7 @@ pub static FAMILIES: Families = &[
     &super::accuracy::cuda::FAMILY,
     &super::activation::FAMILY,
     &super::add::FAMILY,
+    &super::affine_scan::cuda::FAMILY,
     &super::attention::cuda::FAMILY,
     &super::attention::cuda::FAMILY_F32,
     &super::attention::cuda::FAMILY_HOPPER_BACKWARD,

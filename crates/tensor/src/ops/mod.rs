@@ -15,6 +15,7 @@
 pub mod accuracy;
 pub mod activation;
 pub mod add;
+pub mod affine_scan;
 pub mod attention;
 pub mod batch_norm;
 pub mod block_codes;

@@ -4,6 +4,7 @@
 mod accuracy;
 mod activation;
 mod add;
+mod affine_scan;
 mod arriving;
 mod attention;
 mod attention_masks;
@@ -90,6 +91,7 @@ macro_rules! operators {
 operators! {
     activation = activation::declared,
     add = add::declared,
+    affine_scan = affine_scan::declared,
     attention = attention::declared,
     attention_masks = attention_masks::declared,
     batch_norm = batch_norm::declared,
