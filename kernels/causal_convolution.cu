@@ -1,8 +1,9 @@
 // Causal depthwise convolutions of sequences: y[t] = f(bias + sum over taps of weight[tap] * x[t - width + 1
-// + tap]), where f is the identity or SiLU. Inputs before a token's document are 0.
+// + tap]), where f is the identity or SiLU. Inputs before a token's document are 0; those before a sequence
+// are the rows of its halo, if there is one.
 //
 // Shapes: x_blc, dy_blc and theirs; weight_ck, where k is the width of at most TAPS; bias_c; documents_bl;
-// state[slot][k - 1][c], the oldest input first. Letters as in CONTRIBUTING.md.
+// halo[b][k - 1][c] and state[slot][k - 1][c], the oldest input first. Letters as in CONTRIBUTING.md.
 #include "activation.cuh"
 #include "columns.cuh"
 #include "rotary.cuh"
@@ -56,12 +57,16 @@ template <int N> __device__ __forceinline__ void push(Floats<N> (&window)[TAPS],
 
 // Fills a window with the rows before `first`.
 template <int N, typename T>
-__device__ __forceinline__ void begin(Floats<N> (&window)[TAPS], const T *x_blc, u32 first, u32 column,
-                                      u32 channels, u32 width) {
+__device__ __forceinline__ void begin(Floats<N> (&window)[TAPS], const T *x_blc, const T *halo, u32 first,
+                                      u32 time, u32 column, u32 channels, u32 width) {
+    const u32 at = first % time;
 #pragma unroll
     for (u32 lag = TAPS - 1; lag > 0; lag--) {
         Floats<N> before = {};
-        if (lag < width && lag <= first) before = read<N>(x_blc + u64(first - lag) * channels + column);
+        if (lag < width && halo && lag > at)
+            before = read<N>(halo + (u64(first / time + 1) * (width - 1) + at - lag) * channels + column);
+        else if (lag < width && lag <= first)
+            before = read<N>(x_blc + u64(first - lag) * channels + column);
         push(window, before);
     }
 }
@@ -82,17 +87,18 @@ __device__ __forceinline__ Floats<N> slope(const Taps<N> &taps, const Floats<N> 
 
 template <int N, typename T>
 __device__ __forceinline__ void forward(const T *x_blc, const T *weight_ck, const T *bias_c,
-                                        const u32 *documents_bl, T *y_blc, u32 rows, u32 time, u32 channels,
-                                        u32 width, u32 rows_per_run, u32 silu) {
+                                        const u32 *documents_bl, const T *halo, T *y_blc, u32 rows, u32 time,
+                                        u32 channels, u32 width, u32 rows_per_run, u32 silu) {
     const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
     const u32 column = item % vectors * N, first = item / vectors * rows_per_run;
     if (first >= rows) return;
     const u32 end = min(rows, first + rows_per_run);
     const Taps<N> taps(weight_ck, bias_c, column, width);
     Floats<N> window[TAPS] = {};
-    begin(window, x_blc, first, column, channels, width);
+    begin(window, x_blc, halo, first, time, column, channels, width);
     for (u32 row = first; row < end; row++) {
         const u64 at = u64(row) * channels + column;
+        if (halo && row % time == 0) begin(window, x_blc, halo, row, time, column, channels, width);
         push(window, read<N>(x_blc + at));
         Floats<N> y = taps.sum(window, taps.reach(documents_bl, row, time));
         if (silu)
@@ -105,8 +111,8 @@ __device__ __forceinline__ void forward(const T *x_blc, const T *weight_ck, cons
 // Rows after a run add to its inputs' gradients too; terms are added in the order of their rows.
 template <int N, typename T>
 __device__ __forceinline__ void backward(const T *dy_blc, const T *x_blc, const T *weight_ck, const T *bias_c,
-                                         const u32 *documents_bl, T *dx_blc, u32 rows, u32 time, u32 channels,
-                                         u32 width, u32 rows_per_run, u32 silu) {
+                                         const u32 *documents_bl, const T *halo, T *dx_blc, u32 rows,
+                                         u32 time, u32 channels, u32 width, u32 rows_per_run, u32 silu) {
     const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
     const u32 column = item % vectors * N, first = item / vectors * rows_per_run;
     if (first >= rows) return;
@@ -114,17 +120,21 @@ __device__ __forceinline__ void backward(const T *dy_blc, const T *x_blc, const 
     const Taps<N> taps(weight_ck, bias_c, column, width);
     // Gradients of the newest inputs, of which later rows' terms are missing.
     Floats<N> window[TAPS] = {}, sums[TAPS] = {};
-    if (silu) begin(window, x_blc, first, column, channels, width);
+    if (silu) begin(window, x_blc, halo, first, time, column, channels, width);
     for (u32 row = first; row < end + TAPS - 1; row++) {
         push(sums, Floats<N>{});
         if (row < min(rows, end + width - 1)) {
             const u64 at = u64(row) * channels + column;
+            if (silu && halo && row % time == 0)
+                begin(window, x_blc, halo, row, time, column, channels, width);
             if (silu) push(window, read<N>(x_blc + at));
             const u32 reach = taps.reach(documents_bl, row, time);
             const Floats<N> gradient = slope<N, T>(taps, window, reach, read<N>(dy_blc + at), silu);
+            // Terms of the halo are computed elsewhere.
+            const u32 inside = halo ? min(reach, row % time) : reach;
 #pragma unroll
             for (u32 lag = 0; lag < TAPS; lag++)
-                if (lag <= reach)
+                if (lag <= inside)
 #pragma unroll
                     for (int i = 0; i < N; i++)
                         sums[lag].at[i] = fmaf(taps.at[lag].at[i], gradient.at[i], sums[lag].at[i]);
@@ -134,21 +144,57 @@ __device__ __forceinline__ void backward(const T *dy_blc, const T *x_blc, const 
     }
 }
 
+// Gradients of the halo: terms are added in the order of the rows that read it. Launch: a thread for N
+// channels of a sequence.
+template <int N, typename T>
+__device__ __forceinline__ void halo_gradients(const T *dy_blc, const T *x_blc, const T *weight_ck,
+                                               const T *bias_c, const u32 *documents_bl, const T *halo,
+                                               T *dhalo, u32 batch, u32 time, u32 channels, u32 width,
+                                               u32 silu) {
+    const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
+    const u32 column = item % vectors * N, sequence = item / vectors;
+    if (sequence >= batch) return;
+    const Taps<N> taps(weight_ck, bias_c, column, width);
+    // By the distance before the sequence.
+    Floats<N> window[TAPS] = {}, sums[TAPS] = {};
+    begin(window, x_blc, halo, sequence * time, time, column, channels, width);
+#pragma unroll
+    for (u32 t = 0; t < TAPS - 1; t++) {
+        if (t >= min(width - 1, time)) continue;
+        const u32 row = sequence * time + t;
+        const u64 at = u64(row) * channels + column;
+        push(window, read<N>(x_blc + at));
+        const u32 reach = taps.reach(documents_bl, row, time);
+        const Floats<N> gradient = slope<N, T>(taps, window, reach, read<N>(dy_blc + at), silu);
+#pragma unroll
+        for (u32 lag = t + 1; lag < TAPS; lag++)
+            if (lag <= reach)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    sums[lag - t].at[i] = fmaf(taps.at[lag].at[i], gradient.at[i], sums[lag - t].at[i]);
+    }
+#pragma unroll
+    for (u32 before = 1; before < TAPS; before++)
+        if (before < width)
+            write(dhalo + (u64(sequence + 1) * (width - 1) - before) * channels + column, sums[before]);
+}
+
 // partial[run]: the sums of weights [c][k], then of biases [c], over the run's rows in order.
 template <int N, typename T>
 __device__ __forceinline__ void weight_sums(const T *dy_blc, const T *x_blc, const T *weight_ck,
-                                            const T *bias_c, const u32 *documents_bl, float *partial,
-                                            u32 rows, u32 time, u32 channels, u32 width, u32 rows_per_run,
-                                            u32 silu) {
+                                            const T *bias_c, const u32 *documents_bl, const T *halo,
+                                            float *partial, u32 rows, u32 time, u32 channels, u32 width,
+                                            u32 rows_per_run, u32 silu) {
     const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
     const u32 column = item % vectors * N, run = item / vectors, first = run * rows_per_run;
     if (first >= rows) return;
     const u32 end = min(rows, first + rows_per_run);
     const Taps<N> taps(weight_ck, bias_c, column, width);
     Floats<N> window[TAPS] = {}, sums[TAPS] = {}, bias = {};
-    begin(window, x_blc, first, column, channels, width);
+    begin(window, x_blc, halo, first, time, column, channels, width);
     for (u32 row = first; row < end; row++) {
         const u64 at = u64(row) * channels + column;
+        if (halo && row % time == 0) begin(window, x_blc, halo, row, time, column, channels, width);
         push(window, read<N>(x_blc + at));
         const u32 reach = taps.reach(documents_bl, row, time);
         const Floats<N> gradient = slope<N, T>(taps, window, reach, read<N>(dy_blc + at), silu);
@@ -175,8 +221,8 @@ __device__ __forceinline__ void weight_sums(const T *dy_blc, const T *x_blc, con
 // without a slot are 0. Launch: a thread for N channels of a row.
 template <int N, typename T>
 __device__ __forceinline__ void step(const T *x_blc, const T *weight_ck, const T *bias_c,
-                                     const u32 *documents_bl, T *state, T *y_blc, u32 rows, u32 slots,
-                                     u32 channels, u32 width, u32 silu) {
+                                     const u32 *documents_bl, const T *, T *state, T *y_blc, u32 rows,
+                                     u32 slots, u32 channels, u32 width, u32 silu) {
     const u32 item = blockIdx.x * THREADS + threadIdx.x, vectors = channels / N;
     const u32 column = item % vectors * N, row = item / vectors;
     if (row >= rows) return;
@@ -208,34 +254,41 @@ __device__ __forceinline__ void step(const T *x_blc, const T *weight_ck, const T
     else                         \
         CALL<1>(__VA_ARGS__);
 
-#define OPERANDS(T)                                                                 \
-    const T *__restrict__ weight, const T *__restrict__ bias, const u32 *__restrict__ documents
+#define OPERANDS(T)                                                                               \
+    const T *__restrict__ weight, const T *__restrict__ bias, const u32 *__restrict__ documents, \
+        const T *__restrict__ halo
 
 #define FOR_TYPE(NAME, T)                                                                                    \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         forward_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ y, u32 rows, u32 time,          \
                        u32 channels, u32 width, u32 rows_per_run, u32 silu, u32 vector) {                    \
-        VECTOR_OR_NOT(forward, x, weight, bias, documents, y, rows, time, channels, width, rows_per_run,     \
-                      silu)                                                                                  \
+        VECTOR_OR_NOT(forward, x, weight, bias, documents, halo, y, rows, time, channels, width,             \
+                      rows_per_run, silu)                                                                    \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T), T *__restrict__ dx,  \
                         u32 rows, u32 time, u32 channels, u32 width, u32 rows_per_run, u32 silu,             \
                         u32 vector) {                                                                        \
-        VECTOR_OR_NOT(backward, dy, x, weight, bias, documents, dx, rows, time, channels, width,             \
+        VECTOR_OR_NOT(backward, dy, x, weight, bias, documents, halo, dx, rows, time, channels, width,       \
                       rows_per_run, silu)                                                                    \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        halo_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T), T *__restrict__ dhalo,   \
+                    u32 batch, u32 time, u32 channels, u32 width, u32 silu, u32 vector) {                    \
+        VECTOR_OR_NOT(halo_gradients, dy, x, weight, bias, documents, halo, dhalo, batch, time, channels,    \
+                      width, silu)                                                                           \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T),                   \
                            float *__restrict__ partial, u32 rows, u32 time, u32 channels, u32 width,         \
                            u32 rows_per_run, u32 silu, u32 vector) {                                         \
-        VECTOR_OR_NOT(weight_sums, dy, x, weight, bias, documents, partial, rows, time, channels, width,     \
-                      rows_per_run, silu)                                                                    \
+        VECTOR_OR_NOT(weight_sums, dy, x, weight, bias, documents, halo, partial, rows, time, channels,      \
+                      width, rows_per_run, silu)                                                             \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         step_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ state, T *__restrict__ y,          \
                     u32 rows, u32 slots, u32 channels, u32 width, u32 silu, u32 vector) {                    \
-        VECTOR_OR_NOT(step, x, weight, bias, documents, state, y, rows, slots, channels, width, silu)        \
+        VECTOR_OR_NOT(step, x, weight, bias, documents, halo, state, y, rows, slots, channels, width, silu)  \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -47,7 +47,7 @@ struct Chunk {
     }
     // Whether token t sees the state before the chunk.
     __device__ __forceinline__ bool carries(u32 t) const {
-        return !documents || int(documents[t]) < int(max(start, 1u));
+        return !documents || int(documents[t]) < int(start);
     }
     __device__ __forceinline__ bool begins(u32 t) const {
         return documents && start + t > 0 && documents[t] == start + t;

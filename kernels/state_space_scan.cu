@@ -120,8 +120,8 @@ __device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *d
 }
 
 // Replaces the sums of chunks by the states that enter them; with BACK, by the gradients of the states that
-// leave them. `state`: null, or the state of each of the first `slots` sequences, which the last chunk's
-// replaces; it is read with `reads`. Launch: a thread for each element of a sequence's states, grid [..,
+// leave them. `state`: null, or the state (gradient) of each of the first `slots` sequences, which that after
+// the last chunk (before the first) replaces; it is read with `reads`. Launch: a thread for each element of a sequence's states, grid [..,
 // batch].
 template <bool BACK>
 __device__ __forceinline__ void join_chunks(float *sums, const float *kept, float *state, u32 slots,
@@ -361,7 +361,7 @@ KERNEL __launch_bounds__(THREADS)
     join_chunks<false>(sums, kept, state, slots, reads, heads, elements, chunks);
 }
 KERNEL __launch_bounds__(THREADS)
-    chunks_back(float *__restrict__ sums, const float *__restrict__ kept, u32 heads, u32 elements,
-                u32 chunks) {
-    join_chunks<true>(sums, kept, nullptr, 0, 0, heads, elements, chunks);
+    chunks_back(float *__restrict__ sums, const float *__restrict__ kept, float *gradient, u32 slots,
+                u32 heads, u32 elements, u32 chunks) {
+    join_chunks<true>(sums, kept, gradient, slots, 1, heads, elements, chunks);
 }

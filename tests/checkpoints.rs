@@ -266,10 +266,24 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
 fn ranks_that_share_sequences_write_one_checkpoint() {
     const TWO: &str = "parallel.context=2";
     const TENSOR: &str = "parallel.tensor=2";
-    let table: [(&str, &[&str]); 2] = [
+    let table: [(&str, &[&str]); 3] = [
         (
             GPT,
             &["parallel.tensor_lanes=2", "optim.clip_norm=0.1", "model.dropout=0.1", "train.neftune_alpha=5"],
+        ),
+        (
+            LLAMA,
+            &[
+                "parallel.tensor_lanes=2",
+                "model.layer_types=['state_space', 'linear_attention']",
+                "model.state_heads=4",
+                "model.state_groups=2",
+                "model.state_norm_groups=2",
+                "model.state_head_width=6",
+                "model.state_width=5",
+                "model.linear_value_heads=4",
+                "model.linear_key_width=8",
+            ],
         ),
         (LLAMA, &["parallel.tensor_lanes=2", "model.qk_norm=true", "model.width=64", "optim.state=8bit"]),
     ];

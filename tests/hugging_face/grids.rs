@@ -28,11 +28,12 @@ pub(super) const CONTEXT_GRIDS: &[&[&str]] = &[
 /// One rank; and ranks with tensor and context parallelism, or context parallelism alone.
 const FEW_GRIDS: &[&[&str]] =
     &[&[], &["parallel.tensor=2", "parallel.context=2", "parallel.context_lanes=4", "parallel.zero_stage=3"]];
-/// One rank; and ranks that share layers and stages, for models whose sequences cannot be divided.
+/// One rank; ranks that share stages, sequences, and layers.
 const RECURRENT_GRIDS: &[&[&str]] = &[
     &[],
     &["parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"],
     &["parallel.data=4", "parallel.zero_stage=3", "memory.recompute=block"],
+    &["parallel.context=2", "parallel.context_lanes=4", "parallel.data=2", "parallel.zero_stage=3"],
     &["parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"],
 ];
 const FEW_GRIDS_OF_WHOLE_LAYERS: &[&[&str]] = &[&[], CONTEXT_GRIDS[1]];
@@ -44,8 +45,9 @@ pub(super) fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'stat
     for name in MODELS {
         if RECURRENT.contains(name) {
             all.extend([(*name, &RECURRENT_GRIDS[..1]), (*name, &RECURRENT_GRIDS[1..3])]);
+            all.push((*name, &RECURRENT_GRIDS[3..4]));
             if !ONE_GROUP.contains(name) {
-                all.push((*name, &RECURRENT_GRIDS[3..]));
+                all.push((*name, &RECURRENT_GRIDS[4..]));
             }
             continue;
         }

@@ -5,6 +5,7 @@ use crate::common::runs::LLAMA;
 
 const TWO: &str = "parallel.tensor=2";
 const FOUR: &str = "parallel.tensor=4";
+const CONTEXT: &str = "parallel.context=2";
 
 const TYPES: &str = "model.layer_types=['linear_attention', 'full_attention']";
 const GATE: &str = "model.attention_gate=true";
@@ -86,7 +87,70 @@ const LINEAR: &[Row] = &[
     (LLAMA, &[TYPES, GATE, "optim.kind=muon", "train.steps=2"], ONCE),
 ];
 
+/// Sequences in pieces: with layers in shards, documents in bf16 with shared key heads, and decays of channels.
+const PIECES: &[Row] = &[
+    (
+        LLAMA,
+        &[
+            TYPES,
+            GATE,
+            VALUES,
+            KEY_WIDTH,
+            VALUE_WIDTH,
+            LANES,
+            "model.linear_key_heads=4",
+            "model.key_value_heads=4",
+            "parallel.context_lanes=4",
+            "train.steps=2",
+        ],
+        &[&[], &[CONTEXT], &[CONTEXT, TWO, ZERO_3, BLOCK], &[CONTEXT, PIPELINE, ZERO_BUBBLE]],
+    ),
+    (
+        LLAMA,
+        &[
+            TYPES,
+            VALUES,
+            KEY_WIDTH,
+            "model.linear_key_heads=2",
+            "model.linear_layout=grouped",
+            "model.linear_negative_eigenvalues=true",
+            "precision.compute=bf16",
+            "precision.weights=f32",
+            "data.separator=10",
+            "data.document_mask=true",
+            "parallel.context_lanes=8",
+            "train.steps=2",
+        ],
+        &[&[], &[CONTEXT, PAIR, SHARDED], &["parallel.context=4", BLOCK]],
+    ),
+    (
+        LLAMA,
+        &[
+            TYPES,
+            KEY_WIDTH,
+            VALUE_WIDTH,
+            LANES,
+            "model.linear_channel_decays=true",
+            "model.linear_gate_rank=6",
+            "model.latent_width=12",
+            "model.rope_width=4",
+            "model.rope_layers=[0]",
+            "model.key_value_heads=4",
+            "data.separator=10",
+            "data.document_mask=true",
+            "parallel.context_lanes=4",
+            "train.steps=2",
+        ],
+        &[&[], &[CONTEXT, TWO]],
+    ),
+];
+
 #[test]
 fn linear_attention_has_equal_bits_on_every_grid() {
     check_on_devices(LINEAR);
+}
+
+#[test]
+fn linear_attention_of_context_ranks_has_equal_bits_and_planned_bytes() {
+    check_on_devices(PIECES);
 }

@@ -1,7 +1,7 @@
 //! Tests of models with layers that have a state over the sequence.
 
 use super::{
-    BLOCK, INTERLEAVED, ONCE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check, check_on_devices,
+    BLOCK, INTERLEAVED, ONCE, PAIR, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check, check_on_devices,
 };
 use crate::common::runs::{LLAMA, SINGLE_BRANCHES};
 
@@ -27,6 +27,9 @@ const STATE_SPACES: &[&str] = &[
     "train.steps=3",
 ];
 const TWO_LANES: &[&str] = &["parallel.tensor_lanes=2"];
+const PIECES: &str = "parallel.context_lanes=4";
+const CONTEXT: &str = "parallel.context=2";
+const DOCUMENTS: [&str; 2] = ["data.separator=10", "data.document_mask=true"];
 
 #[test]
 fn recurrent_layers_have_equal_bits_and_planned_bytes() {
@@ -76,5 +79,34 @@ fn layers_of_one_branch_have_equal_bits_and_planned_bytes() {
         (LLAMA, &[SINGLE_BRANCHES, TWO_LANES].concat(), divided),
         (LLAMA, &[SINGLE_BRANCHES, ADAPTED].concat(), &grids[..2]),
         (LLAMA, &[SINGLE_BRANCHES, FP8].concat(), ONCE),
+        (LLAMA, &[SINGLE_BRANCHES, &[PIECES]].concat(), &[&[], &[CONTEXT, BLOCK]]),
+    ]);
+}
+
+#[test]
+fn recurrent_layers_of_context_ranks_have_equal_bits_and_planned_bytes() {
+    let grids: &[&[&str]] = &[
+        &[],
+        &[CONTEXT],
+        &[CONTEXT, PAIR, ZERO_3, BLOCK],
+        &[CONTEXT, "parallel.pipeline=2", ZERO_BUBBLE],
+        &[CONTEXT, "parallel.tensor=2", SHARDED],
+    ];
+    let plain: &[&[&str]] = &[&[], &[CONTEXT], &[CONTEXT, BLOCK]];
+    let four: &[&[&str]] = &[&[], &["parallel.context=4", PAIR]];
+    let divided = |options: &[&'static str]| [options, TWO_LANES, &[PIECES, "train.steps=2"]].concat();
+    let packed = |options: &[&'static str]| [options, &DOCUMENTS, &[PIECES, "lora.rank=2"]].concat();
+    let eight = |options: &[&'static str]| [options, &["parallel.context_lanes=8", "train.steps=2"]].concat();
+    let [convolutions, states] = [CONVOLUTIONS, STATE_SPACES].map(divided);
+    let packed = [CONVOLUTIONS, STATE_SPACES].map(packed);
+    let half = [STATE_SPACES, &[PIECES, "precision.compute=bf16", "precision.weights=f32"]].concat();
+    let eight = eight(STATE_SPACES);
+    check_on_devices(&[
+        (LLAMA, &convolutions, grids),
+        (LLAMA, &states, grids),
+        (LLAMA, &packed[0], plain),
+        (LLAMA, &packed[1], plain),
+        (LLAMA, &half, plain),
+        (LLAMA, &eight, four),
     ]);
 }

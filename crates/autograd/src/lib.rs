@@ -61,7 +61,8 @@ pub use pass::{CachedPass, LossScale, Pass, PreferencePass, SequenceState};
 pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved, ValueGradients};
 pub use sharded::{
-    BlockIndex, Dimension, FromBlocks, Pieces, Placement, Placements, SequencePiece, Source, Var, map,
+    BlockIndex, Dimension, FromBlocks, Pieces, Placement, Placements, SequencePiece, Source, Var, each_shard,
+    map,
 };
 pub use sink::{GradientSink, Gradients, Target, ready, target};
 pub use tape::{SavedBytes, Tape};

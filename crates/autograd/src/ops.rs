@@ -32,6 +32,7 @@ mod mse;
 mod noise;
 mod norm_rule;
 mod parameter;
+mod piece_states;
 mod pointwise;
 mod pooling;
 mod qk_norm;

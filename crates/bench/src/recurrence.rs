@@ -201,7 +201,7 @@ fn time_scan(device: &Device, sizes: &RecurrenceSizes, dtype: DType, calls: usiz
         Ok(())
     };
     let backward = || {
-        state_space_scan::backward_input(&dy, operands)?;
+        state_space_scan::backward_input(&dy, operands, None)?;
         Ok(())
     };
     Ok([timed(device, calls, forward)?, timed(device, calls, backward)?])

@@ -38,12 +38,19 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
         let key = "model.kind";
         return refused(key, format!("{key}: this kind of model has no sequences that can be divided"));
     }
-    if let Some(key) = config.model.recurrent_layers() {
-        return refused(key, format!("{key} has layers with a state, whose sequences cannot be divided"));
-    }
     let tokens = config.model.examples().units();
     if !tokens.is_multiple_of(lanes) {
         return refused("model.context", format!("it does not divide model.context = {tokens}"));
+    }
+    if let Some((key, width)) =
+        config.model.widest_convolution().filter(|(_, width)| tokens / lanes + 1 < *width)
+    {
+        let why = format!(
+            "a convolution of {key} = {width} reads {} tokens before its own, and a piece has {}",
+            width - 1,
+            tokens / lanes
+        );
+        return refused(key, why);
     }
     check_shared_state(raw, config)?;
     let rows = config.train.micro_batch_size * tokens / lanes;

@@ -174,9 +174,9 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         None
     }
 
-    /// The key that selects layers with a state over the sequence, if the model has such layers. Ranks
-    /// cannot share a sequence of such a model.
-    fn recurrent_layers(&self) -> Option<&'static str> {
+    /// The key of the widest causal convolution, and its width, if the model has any. Where sequences are
+    /// divided, a convolution reads tokens of the piece before its own, and no others.
+    fn widest_convolution(&self) -> Option<(&'static str, usize)> {
         None
     }
 

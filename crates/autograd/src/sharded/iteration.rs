@@ -58,20 +58,35 @@ impl Var {
         tape: &Tape,
         mut f: impl FnMut(Var) -> std::result::Result<Var, E>,
     ) -> std::result::Result<Var, E> {
-        let placements = self.placements();
-        let pieces = pieces_of(tape, placements).unwrap_or(1);
-        let shards = self.blocks() / pieces;
-        if tape.block().is_some() || placements.tensor == Placement::Replicate {
-            return Ok(f(self)?.with_placements(placements));
-        }
-        let mut blocks = self.into_blocks();
-        let mut results = Vec::with_capacity(shards * pieces);
-        for shard in 0..shards {
-            let own = Var::from_blocks(blocks.by_ref().take(pieces)).ok_or(AutogradError::NotRecorded)?;
-            let block = BlockIndex { shard, piece: None };
-            results.extend(tape.within_block(block, || f(own))?.into_blocks());
-        }
-        let all = Var::from_blocks(results).ok_or(AutogradError::NotRecorded)?;
-        Ok(all.with_placements(placements))
+        each_shard(tape, [self], |[own]| f(own))
     }
+}
+
+/// [`Var::each_shard`] for several values with the same placements.
+///
+/// # Errors
+/// Errors of `f`.
+pub fn each_shard<const N: usize, E: From<AutogradError>>(
+    tape: &Tape,
+    operands: [Var; N],
+    mut f: impl FnMut([Var; N]) -> std::result::Result<Var, E>,
+) -> std::result::Result<Var, E> {
+    let placements = operands.first().map(Var::placements).unwrap_or_default();
+    let pieces = pieces_of(tape, placements).unwrap_or(1);
+    if tape.block().is_some() || placements.tensor == Placement::Replicate {
+        return Ok(f(operands)?.with_placements(placements));
+    }
+    let shards = operands.first().map_or(0, Var::blocks) / pieces;
+    let mut blocks = operands.map(Var::into_blocks);
+    let mut results = Vec::with_capacity(shards * pieces);
+    for shard in 0..shards {
+        let own = blocks.iter_mut().filter_map(|blocks| Var::from_blocks(blocks.by_ref().take(pieces)));
+        let expected = N;
+        let own =
+            <[Var; N]>::try_from(own.collect::<Vec<_>>()).map_err(|_| AutogradError::Blocks { expected })?;
+        let block = BlockIndex { shard, piece: None };
+        results.extend(tape.within_block(block, || f(own))?.into_blocks());
+    }
+    let all = Var::from_blocks(results).ok_or(AutogradError::NotRecorded)?;
+    Ok(all.with_placements(placements))
 }

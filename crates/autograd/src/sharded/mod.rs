@@ -19,6 +19,7 @@ mod sequence;
 mod shards;
 mod var;
 
+pub use iteration::each_shard;
 pub(crate) use map::map_all;
 pub use map::{FromBlocks, map};
 pub use pieces::{Pieces, SequencePiece};

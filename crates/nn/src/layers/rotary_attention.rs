@@ -327,21 +327,24 @@ impl RotaryAttention {
         self.projection.forward_blocks(tape, mixed_blc)
     }
 
-    /// Computes gated attention of whole sequences and projects the results, one shard after another.
+    /// Computes gated attention of one shard and projects the results. Pieces of sequences meet in attention.
     fn attend_gated(&self, tape: &Tape, layer: &Linear, x_bld: Var) -> Result<Var> {
         let heads = self.settings.heads.divided(layer.edges().shards());
         let settings = Settings { heads, ..self.settings };
-        map(tape, [x_bld], |block, [x_bld]| {
+        let parts = map(tape, [x_bld], |block, [x_bld]| {
             let packed_blc = layer.forward_shard(tape, block.shard, x_bld)?;
             let [qkv_blc, gates_blc] = within(tape, "gate", || separate_gates(tape, packed_blc, heads))?;
             let qkv_blc = within(tape, "rotary", || self.rotated(tape, qkv_blc, heads))?;
-            let mixed_blc = within(tape, "attention", || {
-                let sinks = self.sinks.get(block.shard).map_or(&[][..], std::slice::from_ref);
-                let qkv_blc = Qkv::Packed(qkv_blc);
-                let dropout = self.dropout.site();
-                let measures = AttentionMeasures::default();
-                Ok(ops::attention_with_sinks(tape, qkv_blc, settings, sinks, dropout, measures)?)
-            })?;
+            Ok::<_, NnError>((qkv_blc, gates_blc))
+        })?;
+        let (qkv_blc, gates_blc) = parts;
+        let mixed_blc = within(tape, "attention", || {
+            let qkv_blc = Qkv::Packed(qkv_blc);
+            let dropout = self.dropout.site();
+            let measures = AttentionMeasures::default();
+            Ok(ops::attention_with_sinks(tape, qkv_blc, settings, &self.sinks, dropout, measures)?)
+        })?;
+        map(tape, [mixed_blc, gates_blc], |block, [mixed_blc, gates_blc]| {
             let gated_blc = within(tape, "gate", || Ok(ops::sigmoid_gate(tape, mixed_blc, gates_blc)?))?;
             self.projection.forward_shard(tape, block.shard, gated_blc)
         })
@@ -378,7 +381,8 @@ impl Layer for RotaryAttention {
         let dtype = x_bld.tensor().dtype();
         let y_bld = match &self.qkv {
             QkvLayer::Linear(layer) if self.is_gated => {
-                self.attend_gated(tape, layer, layer.enter(tape, x_bld)?)?
+                let x_bld = layer.enter(tape, x_bld)?;
+                x_bld.each_shard(tape, |x_bld| self.attend_gated(tape, layer, x_bld))?
             }
             QkvLayer::Linear(layer) => self.forward_shards(tape, layer.enter(tape, x_bld)?, |x_bld| {
                 let forward = |shard, [x_bld]: [Var; 1]| layer.forward_shard(tape, shard, x_bld);

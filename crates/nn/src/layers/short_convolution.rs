@@ -62,20 +62,30 @@ impl ShortConvolution {
         Ok(ShortConvolution { input, convolutions, output, channels })
     }
 
-    /// Computes the result of one shard from its copy of the input.
-    fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
+    /// Computes the result of one shard from its copy of the input. Pieces of sequences meet in the
+    /// convolution.
+    fn forward_shard(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let mut own = 0;
+        let [gate_blc, x_blc] = map(tape, [x_bld], |block, [x_bld]| {
+            own = block.shard;
+            let packed_blc = self.input.forward_shard(tape, block.shard, x_bld)?;
+            within(tape, "conv", || {
+                let mut parts = ops::split(tape, packed_blc, 2, &[self.channels; 3])?.into_iter();
+                let (Some(b), Some(c), Some(x)) = (parts.next(), parts.next(), parts.next()) else {
+                    let text = "a short convolution needs three groups of channels";
+                    return Err(NnError::Sizes(text.to_owned()));
+                };
+                Ok((c, ops::multiply(tape, b, x)?))
+            })
+        })
+        .map(<[Var; 2]>::from)?;
         let missing = || NnError::Sizes("a short convolution has no such shard".to_owned());
-        let convolution = self.convolutions.get(shard).ok_or_else(missing)?;
-        let packed_blc = self.input.forward_shard(tape, shard, x_bld)?;
-        let mixed_blc = within(tape, "conv", || {
-            let mut parts = ops::split(tape, packed_blc, 2, &[self.channels; 3])?.into_iter();
-            let (Some(b), Some(c), Some(x)) = (parts.next(), parts.next(), parts.next()) else {
-                return Err(NnError::Sizes("a short convolution needs three groups of channels".to_owned()));
-            };
-            let mixed = ops::causal_convolution(tape, ops::multiply(tape, b, x)?, convolution)?;
-            Ok(ops::multiply(tape, c, mixed)?)
-        })?;
-        self.output.forward_shard(tape, shard, mixed_blc)
+        let convolution = self.convolutions.get(own).ok_or_else(missing)?;
+        let mixed_blc = within(tape, "conv", || Ok(ops::causal_convolution(tape, x_blc, convolution)?))?;
+        map(tape, [gate_blc, mixed_blc], |block, [gate_blc, mixed_blc]| {
+            let gated = within(tape, "conv", || Ok(ops::multiply(tape, gate_blc, mixed_blc)?))?;
+            self.output.forward_shard(tape, block.shard, gated)
+        })
     }
 }
 
@@ -89,7 +99,7 @@ impl Layer for ShortConvolution {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
         let x_bld = self.input.enter(tape, x_bld)?;
-        let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;
+        let y_bld = x_bld.each_shard(tape, |x_bld| self.forward_shard(tape, x_bld))?;
         self.output.leave(tape, y_bld, dtype)
     }
 }

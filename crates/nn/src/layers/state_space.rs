@@ -105,27 +105,41 @@ impl StateSpace {
         Ok(StateSpace { input, shards: shards.collect(), output, sizes })
     }
 
-    /// Computes the result of one shard from its copy of the input.
-    fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
-        let layers = self.shards.get(shard).ok_or_else(|| missing("such shard"))?;
-        let packed_blc = self.input.forward_shard(tape, shard, x_bld)?;
-        let mixed_blc = within(tape, "mamba", || layers.mix(tape, packed_blc, &self.sizes))?;
-        self.output.forward_shard(tape, shard, mixed_blc)
+    /// Computes the result of one shard from its copy of the input. Pieces of sequences meet in the
+    /// convolution and in the scan.
+    fn forward_shard(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        let shard = |number: usize| self.shards.get(number).ok_or_else(|| missing("such shard"));
+        let mut own = 0;
+        let parts = map(tape, [x_bld], |block, [x_bld]| {
+            own = block.shard;
+            let packed_blc = self.input.forward_shard(tape, block.shard, x_bld)?;
+            within(tape, "mamba", || shard(own)?.split(tape, packed_blc, &self.sizes))
+        })?;
+        let no_parts = |_| missing("gate, inputs and time steps");
+        let [gate_blc, xbc_blc, dt_blh] = <[Var; 3]>::try_from(parts).map_err(no_parts)?;
+        let layers = shard(own)?;
+        let y_blc = within(tape, "mamba", || {
+            let xbc_blc = ops::causal_convolution(tape, xbc_blc, &layers.convolution)?;
+            Ok(ops::state_space_scan(tape, [xbc_blc, dt_blh], &layers.scan)?)
+        })?;
+        map(tape, [y_blc, gate_blc], |block, [y_blc, gate_blc]| {
+            let mixed_blc = within(tape, "mamba", || layers.gate(tape, [y_blc, gate_blc], &self.sizes))?;
+            self.output.forward_shard(tape, block.shard, mixed_blc)
+        })
     }
 }
 
 impl StateShard {
-    /// Computes the gated and normalised results of the scan.
-    fn mix(&self, tape: &Tape, packed_blc: Var, sizes: &StateSpaceSizes) -> Result<Var> {
+    /// Separates the gate; x, B and C; and the time steps.
+    fn split(&self, tape: &Tape, packed_blc: Var, sizes: &StateSpaceSizes) -> Result<Vec<Var>> {
         let heads = self.scan.heads;
         let packed_blc = self.scaled(tape, packed_blc, sizes)?;
         let parts = [heads.columns(), heads.packed_columns(), heads.heads];
-        let mut parts = ops::split(tape, packed_blc, 2, &parts)?.into_iter();
-        let (Some(gate), Some(xbc), Some(dt)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(missing("gate, inputs and time steps"));
-        };
-        let xbc = ops::causal_convolution(tape, xbc, &self.convolution)?;
-        let y = ops::state_space_scan(tape, [xbc, dt], &self.scan)?;
+        Ok(ops::split(tape, packed_blc, 2, &parts)?)
+    }
+
+    /// Gates and normalises the results of the scan.
+    fn gate(&self, tape: &Tape, [y, gate]: [Var; 2], sizes: &StateSpaceSizes) -> Result<Var> {
         let gate = ops::activation(tape, gate, Activation::Silu)?;
         match sizes.norm_first {
             true => Ok(ops::multiply(tape, self.normalise(tape, y, sizes)?, gate)?),
@@ -188,7 +202,7 @@ impl Layer for StateSpace {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
         let x_bld = self.input.enter(tape, x_bld)?;
-        let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;
+        let y_bld = x_bld.each_shard(tape, |x_bld| self.forward_shard(tape, x_bld))?;
         self.output.leave(tape, y_bld, dtype)
     }
 }

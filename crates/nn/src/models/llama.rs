@@ -140,8 +140,8 @@ impl ModelSpec for LlamaSizes {
         Some(self.attention_heads())
     }
 
-    fn recurrent_layers(&self) -> Option<&'static str> {
-        self.has_recurrence().then_some(Self::layer_types)
+    fn widest_convolution(&self) -> Option<(&'static str, usize)> {
+        self.convolutions().into_iter().max_by_key(|(_, width)| *width)
     }
 
     fn cache(&self) -> Option<CachedHeads> {

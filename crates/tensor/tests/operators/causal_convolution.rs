@@ -1,6 +1,6 @@
 use tensor::ops::Activation;
 use tensor::ops::causal_convolution::{
-    Operands, backward_input, backward_weight, forward, state, step, store,
+    Operands, backward_halo, backward_input, backward_weight, forward, state, step, store,
 };
 use tensor::ops::rearrange::concatenate;
 use tensor::{DType, Tensor};
@@ -18,7 +18,9 @@ const SIZES: [[usize; 4]; 5] = [[2, 1, 3, 4], [1, 2, 8, 4], [2, 37, 5, 3], [3, 5
 struct Reference {
     sizes: [usize; 4],
     silu: bool,
-    first: Vec<u32>,
+    first: Vec<i32>,
+    /// Inputs before the sequences; empty if there are none.
+    halo: Vec<f64>,
 }
 
 impl Reference {
@@ -27,9 +29,13 @@ impl Reference {
         let value = |index: usize| {
             let row = index / channels;
             let channel = index % channels;
-            let reach = (width - 1).min(row % time - self.first[row] as usize);
-            let term =
-                |lag: usize| weight[channel * width + width - 1 - lag] * x[(row - lag) * channels + channel];
+            let at = row % time;
+            let reach = (width - 1).min((at as i32 - self.first[row]) as usize);
+            let input = |lag: usize| match lag > at {
+                true => self.halo[((row / time + 1) * (width - 1) + at - lag) * channels + channel],
+                false => x[(row - lag) * channels + channel],
+            };
+            let term = |lag: usize| weight[channel * width + width - 1 - lag] * input(lag);
             let sum = (0..=reach).map(term).sum::<f64>() + bias.get(channel).copied().unwrap_or_default();
             if self.silu { reference::activation(sum, Activation::Silu) } else { sum }
         };
@@ -42,6 +48,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
         for packed in [false, true] {
             compare(trial, sizes, [packed, number % 2 == usize::from(packed), number % 3 != 0]);
         }
+        compare_halo(trial, sizes, number % 2 == 0);
     }
 }
 
@@ -53,13 +60,15 @@ fn compare(trial: &mut Trial<'_>, sizes: [usize; 4], [packed, silu, has_bias]: [
     let (bias, mut bias_wide) = trial.operand("bias", [channels]);
     let (dy, dy_wide) = trial.operand("dy", [batch, time, channels]);
     let (firsts, list) = documents(trial, batch, time);
+    let list: Vec<i32> = list.into_iter().map(u32::cast_signed).collect();
     let first = if packed { list } else { vec![0; batch * time] };
-    let reference = Reference { sizes, silu, first };
+    let reference = Reference { sizes, silu, first, halo: Vec::new() };
     if !has_bias {
         bias_wide.clear();
     }
     let documents = packed.then_some(&firsts);
-    let operands = Operands { weight: &weight, bias: has_bias.then_some(&bias), silu, documents };
+    let bias = has_bias.then_some(&bias);
+    let operands = Operands { weight: &weight, bias, silu, documents, halo: None };
 
     let y = forward(&x, operands).unwrap();
     trial.output("output", &y, || reference.forward(&x_wide, &weight_wide, &bias_wide));
@@ -81,6 +90,43 @@ fn compare(trial: &mut Trial<'_>, sizes: [usize; 4], [packed, silu, has_bias]: [
     }
 }
 
+/// Compares sequences whose first documents start before them and read their halo.
+fn compare_halo(trial: &mut Trial<'_>, sizes: [usize; 4], silu: bool) {
+    let [batch, time, channels, width] = sizes;
+    trial.label(format!("{sizes:?} with a halo, silu {silu}"));
+    let (x, x_wide) = trial.operand("x", [batch, time, channels]);
+    let (weight, weight_wide) = trial.operand("weight", [channels, 1, width]);
+    let (bias, bias_wide) = trial.operand("bias", [channels]);
+    let (dy, dy_wide) = trial.operand("dy", [batch, time, channels]);
+    let (halo, halo_wide) = trial.operand("halo", [batch, width - 1, channels]);
+    // The first document has one token before the first sequence and many before the others.
+    let start = |row: usize| match row % time {
+        at if at >= time.div_ceil(2).max(2) => time.div_ceil(2).max(2) as i32,
+        _ if row < time => -1,
+        _ => -9,
+    };
+    let first: Vec<i32> = (0..batch * time).map(start).collect();
+    let documents =
+        tensor(&trial.device, &first.iter().map(|at| at.cast_unsigned()).collect::<Vec<_>>(), [batch, time]);
+    let reference = |halo: &[f64]| Reference { sizes, silu, first: first.clone(), halo: halo.to_vec() };
+    let operands =
+        Operands { weight: &weight, bias: Some(&bias), silu, documents: Some(&documents), halo: Some(&halo) };
+    let y = forward(&x, operands).unwrap();
+    let whole = reference(&halo_wide);
+    trial.output("output", &y, || whole.forward(&x_wide, &weight_wide, &bias_wide));
+    let value = |x: &[f64], weight: &[f64]| dot(&dy_wide, &whole.forward(x, weight, &bias_wide));
+    let terms = dot(&dy_wide, &dy_wide).sqrt();
+    let dx = backward_input(&dy, &x, operands).unwrap();
+    trial.gradient("dx", &dx, (&x_wide, terms), |x| value(x, &weight_wide));
+    let dhalo = backward_halo(&dy, &x, operands).unwrap();
+    trial.gradient("dhalo", &dhalo, (&halo_wide, terms), |halo| {
+        dot(&dy_wide, &reference(halo).forward(&x_wide, &weight_wide, &bias_wide))
+    });
+    let dweight = trial.target("dweight", [channels, 1, width], false);
+    backward_weight(&dy, &x, operands, &dweight, None).unwrap();
+    trial.weight_gradient("dweight", &dweight, (&weight_wide, terms), |w| value(&x_wide, w));
+}
+
 /// Tests that tokens computed one by one from a state have the bits of a whole sequence.
 #[test]
 fn steps_from_a_state_give_the_bits_of_a_whole_sequence() {
@@ -92,7 +138,8 @@ fn steps_from_a_state_give_the_bits_of_a_whole_sequence() {
             let (x, _) = case.operand("x", [1, time, channels]);
             let (weight, _) = case.operand("weight", [channels, width]);
             let (bias, _) = case.operand("bias", [channels]);
-            let operands = Operands { weight: &weight, bias: Some(&bias), silu: true, documents: None };
+            let operands =
+                Operands { weight: &weight, bias: Some(&bias), silu: true, documents: None, halo: None };
             let whole = read(&forward(&x, operands).unwrap());
             let kept = state(&case.device, SLOTS, [width, channels], case.dtype).unwrap();
             if before > 0 {
@@ -126,7 +173,8 @@ fn operands_that_do_not_agree_are_refused() {
     let case = Case::new(device.clone(), DType::F32);
     let zeros = |shape: [usize; 3]| case.operand("zeros", shape).0;
     let x = zeros([2, 3, 4]);
-    let operands = |weight| Operands { weight, bias: None, silu: false, documents: None };
+    let operands = |weight| Operands { weight, bias: None, silu: false, documents: None, halo: None };
+    let own = zeros([2, 2, 4]);
     let [narrow, wide, fits] = [[4, 1, 1], [4, 1, 5], [4, 1, 4]].map(zeros);
     let kept = state(&device, 3, [4, 4], DType::F32).unwrap();
     let table = [
@@ -134,6 +182,7 @@ fn operands_that_do_not_agree_are_refused() {
         (forward(&x, operands(&wide)).map(drop), "[4, 2, 3 or 4]"),
         (forward(&zeros([2, 3, 5]), operands(&fits)).map(drop), "weight has shape"),
         (backward_input(&zeros([2, 2, 4]), &x, operands(&fits)).map(drop), "dy has shape"),
+        (forward(&x, Operands { halo: Some(&own), ..operands(&fits) }).map(drop), "halo has shape [2, 2, 4]"),
         (step(&zeros([3, 1, 4]), operands(&fits), &kept).map(drop), "and positions"),
         (store(&x, &kept, 0), "x has shape"),
         (store(&zeros([1, 3, 4]), &kept, 3), "more than 3 slots"),

@@ -28,7 +28,7 @@ const fn heads(key: usize, value: usize, width: usize, value_width: usize) -> De
 
 /// One chunk and several, odd lengths, shared and own key heads, and documents that begin in chunks and with
 /// them.
-const SIZES: [Sizes; 9] = [
+const SIZES: [Sizes; 10] = [
     Sizes { heads: heads(1, 1, 4, 3), time: 5, by_channel: false, documents: &[], has_states: false },
     Sizes { heads: heads(2, 4, 16, 16), time: 64, by_channel: false, documents: &[], has_states: true },
     Sizes {
@@ -49,6 +49,7 @@ const SIZES: [Sizes; 9] = [
         documents: &[30, 64],
         has_states: true,
     },
+    Sizes { heads: heads(1, 2, 8, 4), time: 20, by_channel: false, documents: &[0, 9], has_states: true },
     Sizes { heads: heads(1, 1, 66, 68), time: 65, by_channel: true, documents: &[], has_states: false },
 ];
 
@@ -120,10 +121,12 @@ impl Sizes {
         ([qkv, decay, rate, state], [of_qkv, of_decay, of_rate, of_state])
     }
 
-    /// Returns the first token of each token's document.
+    /// Returns the first token of each token's document. States are of a document that begins before.
     fn starts(&self, trial: &Trial<'_>) -> Option<Tensor> {
-        let first =
-            |t: usize| self.documents.iter().rfind(|first| **first <= t).map_or(0, |first| *first as u32);
+        let before = if self.has_states { 3_u32.wrapping_neg() } else { 0 };
+        let first = |t: usize| {
+            self.documents.iter().rfind(|first| **first <= t).map_or(before, |first| *first as u32)
+        };
         let starts: Vec<u32> = (0..BATCH * self.time).map(|row| first(row % self.time)).collect();
         let has = !self.documents.is_empty();
         has.then(|| tensor(&trial.device, &starts, [BATCH, self.time]))

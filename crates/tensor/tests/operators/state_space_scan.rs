@@ -1,5 +1,7 @@
 use tensor::ops::rearrange::slice;
-use tensor::ops::state_space_scan::{Operands, StateHeads, backward_input, backward_weight, forward};
+use tensor::ops::state_space_scan::{
+    Operands, StateHeads, advance, backward_input, backward_weight, forward, retreat,
+};
 use tensor::{DType, Tensor};
 
 use crate::rotary::documents;
@@ -25,7 +27,7 @@ const LIMITS: [[f64; 2]; 2] = [[0.0, f64::INFINITY], [0.125, 1.5]];
 struct Reference {
     sizes: (usize, usize, StateHeads),
     limits: [f64; 2],
-    first: Vec<u32>,
+    first: Vec<i32>,
 }
 
 /// Operands of a scan: packed x, B and C; time steps; `a_log`; `d`; the bias of the time steps.
@@ -33,16 +35,22 @@ type Values<'a> = [&'a [f64]; 5];
 
 impl Reference {
     /// Computes the outputs token by token.
-    fn forward(&self, [xbc, dt, a_log, d, bias]: Values<'_>) -> Vec<f64> {
+    fn forward(&self, values: Values<'_>) -> Vec<f64> {
+        let (batch, _, heads) = self.sizes;
+        self.forward_from(values, &mut vec![0.0; batch * heads.columns() * heads.states])
+    }
+
+    /// Computes the outputs from the states before the first token, which those after the last replace.
+    fn forward_from(&self, [xbc, dt, a_log, d, bias]: Values<'_>, all: &mut [f64]) -> Vec<f64> {
         let (batch, time, sizes) = self.sizes;
         let StateHeads { heads, groups, width, states } = sizes;
         let [low, high] = self.limits;
         let mut y = vec![0.0; batch * time * sizes.columns()];
         for (sequence, head) in (0..batch).flat_map(|b| (0..heads).map(move |head| (b, head))) {
-            let mut state = vec![0.0; states * width];
+            let state = &mut all[(sequence * heads + head) * states * width..][..states * width];
             for t in 0..time {
                 let row = sequence * time + t;
-                if self.first[row] as usize == t {
+                if self.first[row] == t as i32 {
                     state.fill(0.0);
                 }
                 let values = &xbc[row * sizes.packed_columns()..][..sizes.packed_columns()];
@@ -90,6 +98,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
         for packed in [false, true] {
             compare(trial, sizes, packed, LIMITS[usize::from(number == 2)]);
         }
+        compare_states(trial, sizes);
     }
 }
 
@@ -99,6 +108,7 @@ fn compare(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads), packed: boo
     let (tensors, wide) = operands(trial, sizes);
     let (dy, dy_wide) = trial.operand("dy", [batch, time, heads.columns()]);
     let (firsts, list) = documents(trial, batch, time);
+    let list: Vec<i32> = list.into_iter().map(u32::cast_signed).collect();
     let first = if packed { list } else { vec![0; batch * time] };
     let reference = Reference { sizes, limits, first };
     let operands = with_sizes(&tensors, heads, limits, packed.then_some(&firsts));
@@ -112,7 +122,7 @@ fn compare(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads), packed: boo
         dot(&dy_wide, &reference.forward(values))
     };
     let terms = dot(&dy_wide, &dy_wide).sqrt();
-    let gradients = backward_input(&dy, operands).unwrap();
+    let gradients = backward_input(&dy, operands, None).unwrap();
     trial.gradient("dxbc", &gradients.xbc, (values[0], terms), |own| value(0, own));
     // Where limits hold a step, differences see the bend.
     match limits == LIMITS[0] {
@@ -138,6 +148,65 @@ fn compare(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads), packed: boo
             backward_weight(&gradients.sums, trial.dtype, [None, Some(target), None]).unwrap();
         });
         trial.rounded("half gradients of weights", &pair);
+    }
+}
+
+/// Compares scans that begin with states, and whose last states have a gradient. One sequence has a document
+/// that begins with it, and another one begins inside both.
+fn compare_states(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads)) {
+    let (batch, time, heads) = sizes;
+    trial.label(format!("{sizes:?} with states"));
+    let (tensors, wide) = operands(trial, sizes);
+    let (dy, dy_wide) = trial.operand("dy", [batch, time, heads.columns()]);
+    let shape = [batch, heads.heads, heads.states, heads.width];
+    let single = trial.single();
+    let starts = |row: usize| match (row % time, row / time) {
+        (at, _) if at >= 70 => 70,
+        (_, 1) => 0,
+        _ => -2,
+    };
+    let first: Vec<i32> = (0..batch * time).map(starts).collect();
+    let list: Vec<u32> = first.iter().map(|at| at.cast_unsigned()).collect();
+    let documents = tensor(&trial.device, &list, [batch, time]);
+    let operands = with_sizes(&tensors, heads, LIMITS[0], Some(&documents));
+    let reference = Reference { sizes, limits: LIMITS[0], first };
+    let values = wide.each_ref().map(Vec::as_slice);
+
+    let (state, state_wide) = single.operand("state", shape);
+    let mut last_wide = state_wide.clone();
+    let y_wide = reference.forward_from(values, &mut last_wide);
+    let last = single.operand("state", shape).0;
+    trial.output("output", &forward(operands, Some(&last)).unwrap(), || y_wide.clone());
+    trial.single_output("last state", &last, || last_wide.clone());
+    let advanced = single.operand("state", shape).0;
+    advance(operands, &advanced).unwrap();
+    trial.same("advanced state", &advanced, &last);
+
+    let dlast = || single.operand("dlast", shape).0;
+    let dlast_wide = single.operand("dlast", shape).1;
+    let value = |part: usize, own: &[f64]| {
+        let mut values = values;
+        let mut state = if part == 5 { own.to_vec() } else { state_wide.clone() };
+        if let Some(value) = values.get_mut(part) {
+            *value = own;
+        }
+        let y = reference.forward_from(values, &mut state);
+        dot(&dy_wide, &y) + dot(&dlast_wide, &state)
+    };
+    let terms = dot(&dy_wide, &dy_wide).sqrt();
+    let dfirst = dlast();
+    retreat(&dy, operands, &dfirst).unwrap();
+    trial.gradient("dstate", &dfirst, (&state_wide, terms), |own| value(5, own));
+    let again = dlast();
+    let gradients = backward_input(&dy, operands, Some([&state, &again])).unwrap();
+    trial.gradient("dxbc", &gradients.xbc, (values[0], terms), |own| value(0, own));
+    trial.gradient("ddt", &gradients.dt, (values[1], terms), |own| value(1, own));
+    for (part, name) in [(0, "da_log"), (2, "dbias")] {
+        let target = trial.target(name, [heads.heads], false);
+        let mut targets = [None; 3];
+        targets[part] = Some(&target);
+        backward_weight(&gradients.sums, trial.dtype, targets).unwrap();
+        trial.weight_gradient(name, &target, (values[2 + part], terms), |own| value(2 + part, own));
     }
 }
 
@@ -179,7 +248,7 @@ fn operands_that_do_not_agree_are_refused() {
         (call(heads(2, 2, 10, 6)), "dt has shape"),
         (forward(with_sizes(&tensors, own, LIMITS[0], None), Some(&state)).map(drop), "at least 3"),
         (
-            backward_input(&tensors[0], with_sizes(&tensors, own, LIMITS[0], None)).map(drop),
+            backward_input(&tensors[0], with_sizes(&tensors, own, LIMITS[0], None), None).map(drop),
             "dy has shape [2, 3, 44]",
         ),
     ];

@@ -23,10 +23,11 @@ fn divided_sequences_are_refused_where_they_cannot_be() {
             &[
                 "parallel.context=2",
                 "model.kind=llama",
-                "model.layer_types=['convolution', 'full_attention']",
+                "model.layer_types=['state_space', 'full_attention']",
+                "model.context=8",
             ],
-            "parallel.context_lanes = 4: model.layer_types has layers with a state, whose sequences cannot be \
-             divided",
+            "parallel.context_lanes = 4: a convolution of model.state_convolution_width = 4 reads 3 tokens \
+             before its own, and a piece has 2",
         ),
         (
             &["parallel.context=2", "parallel.zero_stage=1", "parallel.lanes=2"],

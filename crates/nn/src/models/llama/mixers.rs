@@ -101,6 +101,20 @@ impl LlamaSizes {
         self.has_state_spaces() || (0..self.layers).any(is_other)
     }
 
+    /// Returns the keys and widths of the causal convolutions of all layers.
+    pub(super) fn convolutions(&self) -> Vec<(&'static str, usize)> {
+        let all = [
+            (self.has_mixer(SequenceMixer::Convolution), Self::convolution_width, self.convolution_width),
+            (self.has_state_spaces(), Self::state_convolution_width, self.state_convolution_width),
+            (
+                self.has_mixer(SequenceMixer::LinearAttention),
+                Self::linear_convolution_width,
+                self.linear_convolution_width,
+            ),
+        ];
+        all.into_iter().filter(|(has, ..)| *has).map(|(_, key, width)| (key, width)).collect()
+    }
+
     /// Returns whether any layer has state spaces.
     fn has_state_spaces(&self) -> bool {
         (0..self.layers).any(|layer| self.state_space(layer).is_some())

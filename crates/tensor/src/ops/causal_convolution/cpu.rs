@@ -20,6 +20,7 @@ pub(super) struct Operands<'a> {
     pub(super) weight_ck: &'a [f32],
     pub(super) bias_c: Option<&'a [f32]>,
     pub(super) documents_bl: Option<&'a [u32]>,
+    pub(super) halo: Option<&'a [f32]>,
     pub(super) time: usize,
     pub(super) channels: usize,
     pub(super) width: usize,
@@ -69,11 +70,23 @@ impl Operands<'_> {
         }
     }
 
+    /// Returns channels of the row `lag` rows before `row`, which may be one of the halo.
+    #[inline(always)]
+    fn input<'x>(&'x self, x_blc: &'x [f32], row: usize, lag: usize, columns: &Range<usize>) -> &'x [f32] {
+        let at = row % self.time;
+        match self.halo {
+            Some(halo) if lag > at => {
+                let end = (row / self.time + 1) * (self.width - 1);
+                &halo[(end + at - lag) * self.channels..][columns.clone()]
+            }
+            _ => &x_blc[(row - lag) * self.channels..][columns.clone()],
+        }
+    }
+
     /// Computes [`Operands::sum`] of a row of `x_blc`.
     #[inline(always)]
     fn row_sum(&self, x_blc: &[f32], row: usize, columns: &Range<usize>, out: &mut [f32]) {
-        let input = |lag| &x_blc[(row - lag) * self.channels..][columns.clone()];
-        self.sum(columns, self.reach(row), input, out);
+        self.sum(columns, self.reach(row), |lag| self.input(x_blc, row, lag, columns), out);
     }
 
     /// Writes the gradient of [`Operands::row_sum`] to `out`.
@@ -119,7 +132,8 @@ impl Operands<'_> {
                     let end = first + dx.len() / self.channels;
                     dx.fill(0.0);
                     for row in first..rows.min(end + self.width - 1) {
-                        let lags = (row + 1).saturating_sub(end)..=self.reach(row).min(row - first);
+                        let inside = self.reach(row).min(row % self.time);
+                        let lags = (row + 1).saturating_sub(end)..=inside.min(row - first);
                         for start in (0..self.channels).step_by(TILE) {
                             let columns = start..self.channels.min(start + TILE);
                             let mut tile = [0.0; TILE];
@@ -135,6 +149,26 @@ impl Operands<'_> {
                     }
                 },
             );
+        });
+    }
+
+    /// Writes the gradient of the halo.
+    pub(super) fn backward_halo(&self, dy_blc: &[f32], x_blc: &[f32], dhalo: &mut [f32]) {
+        let kept = self.width - 1;
+        for_pieces(dhalo, kept * self.channels, |sequence, dhalo| {
+            dhalo.fill(0.0);
+            let mut slope = vec![0.0; self.channels];
+            for at in 0..kept.min(self.time) {
+                let row = sequence * self.time + at;
+                let columns = 0..self.channels;
+                self.slope([dy_blc, x_blc], row, &columns, &mut slope);
+                for lag in at + 1..=self.reach(row) {
+                    let dhalo = &mut dhalo[(kept + at - lag) * self.channels..][..self.channels];
+                    self.each_weight(&columns, lag, |index, weight| {
+                        dhalo[index] = weight.mul_add(slope[index], dhalo[index]);
+                    });
+                }
+            }
         });
     }
 
@@ -181,7 +215,7 @@ impl Operands<'_> {
                 let slope = &mut tile[..columns.len()];
                 self.slope([dy, x], row, columns, slope);
                 for (lag, sums) in partial.iter_mut().enumerate().take(self.reach(row) + 1) {
-                    let x = &x[(row - lag) * self.channels..][columns.clone()];
+                    let x = self.input(x, row, lag, columns);
                     for ((sum, slope), x) in sums.iter_mut().zip(&*slope).zip(x) {
                         *sum = slope.mul_add(*x, *sum);
                     }

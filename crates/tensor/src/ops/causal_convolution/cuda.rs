@@ -42,6 +42,24 @@ pub(super) fn backward_input(
     call.launch_rows(&[dy_blc, x_blc], dx_blc, [gpu::bytes(&[dy_blc, x_blc, dx_blc]), 4])
 }
 
+pub(super) fn backward_halo(
+    operator: &'static str,
+    dy_blc: &Tensor,
+    x_blc: &Tensor,
+    operands: Operands<'_>,
+    dhalo: &Tensor,
+) -> Result<()> {
+    let call = Call { operator, name: "halo", x: x_blc, operands };
+    let word = |size| gpu::word(operator, size);
+    let [batch, time] = [x_blc.shape().dims()[0], x_blc.shape().dims()[1]];
+    let (launch, vector) = call.begin(&[dy_blc, x_blc], &[dhalo]);
+    let launch = launch.write(dhalo).u32(word(batch)?).u32(word(time)?).u32(word(x_blc.shape().columns())?);
+    let launch = launch.u32(word(operands.weight.shape().columns())?);
+    let launch = launch.u32(u32::from(operands.silu)).u32(u32::from(vector));
+    let launch = launch.cost(gpu::bytes(&[dhalo, dhalo, dhalo]), 8 * dhalo.elements() as u64);
+    Ok(launch.launch([call.blocks(batch, vector)?, 1, 1], gpu::THREADS)?)
+}
+
 /// Computes the gradients of weights and bias, with partial sums in `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
@@ -98,12 +116,14 @@ struct Call<'a> {
 impl<'a> Call<'a> {
     /// Begins a launch that reads `read` and the operands; returns whether threads have [`VECTOR`] channels.
     fn begin(&self, read: &[&Tensor], written: &[&Tensor]) -> (Launch<'a>, bool) {
-        let Operands { weight, bias, documents, .. } = self.operands;
+        let Operands { weight, bias, documents, halo, .. } = self.operands;
         let is_whole = self.x.shape().columns().is_multiple_of(VECTOR);
-        let vector = is_whole && gpu::aligned(read) && gpu::aligned(written);
+        let is_aligned =
+            gpu::aligned(read) && gpu::aligned(written) && halo.is_none_or(|halo| gpu::aligned(&[halo]));
+        let vector = is_whole && is_aligned;
         let kernel = Function::new(&FAMILY, self.name).with_dtype(self.x.dtype());
         let launch = read.iter().fold(self.x.device().kernel(kernel), |launch, x| launch.read(*x));
-        (launch.read(weight).read(bias).read(documents), vector)
+        (launch.read(weight).read(bias).read(documents).read(halo), vector)
     }
 
     /// Returns the number of thread blocks for `runs` runs of rows.

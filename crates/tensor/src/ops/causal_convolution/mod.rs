@@ -2,7 +2,7 @@
 //! weighted sum of the channel's last inputs, with an optional bias and SiLU.
 //!
 //! y(t) = f(bias + Σ weight(tap) · x(t − width + 1 + tap)). Inputs before the start of a token's document are
-//! 0. Sums over tokens of the weights' gradients are in fixed runs of rows. The state of a sequence is its
+//! 0, and those before the sequence are its halo. Sums over tokens of the weights' gradients are in fixed runs of rows. The state of a sequence is its
 //! last width − 1 inputs; from it the next token is computed alone.
 
 mod cpu;
@@ -49,6 +49,25 @@ pub fn backward_input(dy_blc: &Tensor, x_blc: &Tensor, operands: Operands<'_>) -
         Backend::Cuda => cuda::backward_input(OPERATOR, dy_blc, x_blc, operands, &dx_blc)?,
     }
     Ok(dx_blc)
+}
+
+/// Computes the gradient of the halo, `[batch, width − 1, channels]`, from that of the output.
+pub fn backward_halo(dy_blc: &Tensor, x_blc: &Tensor, operands: Operands<'_>) -> Result<Tensor> {
+    const OPERATOR: &str = "causal_convolution.backward_halo";
+    let width = operands.check(OPERATOR, x_blc)?;
+    operands.check_gradient(OPERATOR, dy_blc, x_blc)?;
+    let shape = [x_blc.shape().dims()[0], width - 1, x_blc.shape().columns()];
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dhalo = Tensor::empty(x_blc.device(), shape, x_blc.dtype(), request)?;
+    match x_blc.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => operands.on_host(OPERATOR, x_blc, |operands| {
+            operands.backward_halo(&dy_blc.values()?, &x_blc.values()?, &mut dhalo.values_mut()?);
+            Ok(())
+        })?,
+        Backend::Cuda => cuda::backward_halo(OPERATOR, dy_blc, x_blc, operands, &dhalo)?,
+    }
+    Ok(dhalo)
 }
 
 /// Computes the gradients of the weights and the bias, each f32 or of the type of `x_blc`. Sums are in f32

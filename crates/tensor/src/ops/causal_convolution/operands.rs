@@ -23,12 +23,15 @@ pub struct Operands<'a> {
     /// Position in its sequence where each token's document starts, `[batch, time]` u32; negative (modulo
     /// 2³²) if it starts before the sequence. `None`: all 0.
     pub documents: Option<&'a Tensor>,
+    /// Inputs before the sequences, `[batch, width − 1, channels]`, the oldest first. Tokens of documents that
+    /// start before the sequence read them. `None`: all documents start in it.
+    pub halo: Option<&'a Tensor>,
 }
 
 impl Operands<'_> {
     /// Checks the operands against `x_blc`; returns the width.
     pub(super) fn check(&self, operator: &'static str, x_blc: &Tensor) -> Result<usize> {
-        let Operands { weight, bias, documents, .. } = self;
+        let Operands { weight, bias, documents, halo, .. } = self;
         let dtype = check::computed(operator, &[("x", x_blc), ("weight", weight)])?;
         check::rank(operator, "x", x_blc, 3)?;
         let channels = x_blc.shape().columns();
@@ -44,6 +47,10 @@ impl Operands<'_> {
             check::dtype(operator, "documents", documents_bl, DType::U32)?;
             let [batch, time] = [x_blc.shape().dims()[0], x_blc.shape().dims()[1]];
             check::shape(operator, "documents", documents_bl, [batch, time])?;
+        }
+        if let Some(halo) = halo {
+            check::dtype(operator, "halo", halo, dtype)?;
+            check::shape(operator, "halo", halo, [x_blc.shape().dims()[0], width - 1, channels])?;
         }
         Ok(width)
     }
@@ -70,10 +77,12 @@ impl Operands<'_> {
         let documents_bl = self.documents.map(Tensor::read::<u32>).transpose()?;
         rotary::check_documents(operator, documents_bl.as_deref(), time)?;
         let bias = self.bias.map(Tensor::values).transpose()?;
+        let halo = self.halo.map(Tensor::values).transpose()?;
         compute(cpu::Operands {
             weight_ck: &self.weight.values()?,
             bias_c: bias.as_deref(),
             documents_bl: documents_bl.as_deref(),
+            halo: halo.as_deref(),
             time,
             channels: x_blc.shape().columns(),
             width: self.weight.shape().columns(),

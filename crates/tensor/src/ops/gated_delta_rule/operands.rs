@@ -96,10 +96,11 @@ pub struct Operands<'a> {
     /// Rates, `[batch, time, value heads]` f32, from 0 to 1; above 1 the state's eigenvalues may be negative.
     pub rate: &'a Tensor,
     /// Position at which each token's document begins, `[batch, time]` u32, never decreasing along a
-    /// sequence. `None`: every sequence is one document.
+    /// sequence; negative (modulo 2³²) if it begins before the sequence. `None`: every sequence is one
+    /// document, which begins before it if there are states.
     pub documents: Option<&'a Tensor>,
     /// States before the sequences, `[batch, value heads, width, value width]` f32, of the documents that
-    /// begin at position 0. `None`: zero.
+    /// begin before them. `None`: zero.
     pub state: Option<&'a Tensor>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use device::parallel::{map, simd};
+use device::parallel::{for_pieces, map, simd};
 
 use super::heads::{CHUNK, StateHeads};
 use crate::ops::math::{exp, sum2};
@@ -108,6 +108,26 @@ impl<'a> Scan<'a> {
                 kept.copy_from_slice(&state);
             }
         }
+    }
+}
+
+impl Scan<'_> {
+    /// Replaces the states before the first token by those after the last.
+    pub(super) fn advance(self, state: &mut [f32]) {
+        let StateHeads { width, states, .. } = self.heads;
+        let reads = self.documents.is_some();
+        for_pieces(state, width * states, |number, state| {
+            simd(
+                #[inline(always)]
+                || {
+                    let head = self.head(number);
+                    if !reads {
+                        state.fill(0.0);
+                    }
+                    (0..self.time).step_by(CHUNK).for_each(|start| head.advance(&head.chunk(start), state));
+                },
+            );
+        });
     }
 }
 

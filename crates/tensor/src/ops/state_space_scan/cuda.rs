@@ -36,29 +36,49 @@ pub(super) fn forward(
     Ok(launch.launch(call.grid()?, gpu::THREADS)?)
 }
 
-pub(super) fn backward_input(
+/// Moves `state` on.
+pub(super) fn advance(
+    operator: &'static str,
+    operands: Operands<'_>,
+    state: &Tensor,
+    workspace: &Tensor,
+) -> Result<()> {
+    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
+    let [states, kept, ..] = call.regions(workspace);
+    call.entering(Some(state), states, kept)
+}
+
+/// Moves `gradient`, of the states after the last token, back to the first.
+pub(super) fn retreat(
     operator: &'static str,
     dy_blc: &Tensor,
+    operands: Operands<'_>,
+    workspace: &Tensor,
+    gradient: &Tensor,
+) -> Result<()> {
+    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
+    let [entering, kept, leaving, _] = call.regions(workspace);
+    call.entering(None, entering, kept)?;
+    call.leaving(dy_blc, Some(gradient), leaving, kept)
+}
+
+pub(super) fn backward_input(
+    operator: &'static str,
+    (dy_blc, ends): (&Tensor, Option<[&Tensor; 2]>),
     operands: Operands<'_>,
     workspace: &Tensor,
     result: &Gradients,
 ) -> Result<()> {
     let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
     let [entering, kept, leaving, parts] = call.regions(workspace);
-    call.entering(None, entering, kept)?;
+    let [first, last] = [0, 1].map(|part| ends.map(|ends| ends[part]));
+    call.entering(first, entering, kept)?;
+    call.leaving(dy_blc, last, leaving, kept)?;
     let Operands { xbc, d, bias, documents, .. } = operands;
     let StateHeads { heads, groups, width, states } = operands.heads;
     let word = |size| gpu::word(operator, size);
     let rows = xbc.shape().rows();
-    let products = 2 * rows as u64 * (heads * states * width) as u64;
-
-    let launch = call.kernel("sums_back", Some(dy_blc)).read(bias).read(documents).write(leaving);
-    let launch = call.sizes(launch)?.cost(gpu::bytes(&[xbc, dy_blc]) + leaving.bytes as u64, products);
-    launch.launch(call.grid()?, gpu::THREADS)?;
-    let launch = xbc.device().kernel(Function::new(&FAMILY, "chunks_back")).write(leaving).read(kept);
-    let launch = launch.u32(word(heads)?).u32(word(states * width)?).u32(word(operands.chunks())?);
-    let launch = launch.cost(2 * leaving.bytes as u64, 2 * call.elements.states as u64);
-    launch.launch(call.elements_grid()?, gpu::THREADS)?;
+    let products = call.products();
 
     let launch = call.kernel("gradients", Some(dy_blc)).read(d).read(bias).read(documents);
     let launch = launch.read(entering).read(leaving).write(&result.xbc).write(&result.dt);
@@ -142,6 +162,35 @@ impl<'a> Call<'a> {
         let StateHeads { heads, width, states, .. } = self.operands.heads;
         let blocks = (heads * width * states).div_ceil(gpu::THREADS as usize);
         Ok([word(blocks)?, word(self.operands.xbc.shape().dims()[0])?, 1])
+    }
+
+    /// Returns the FLOPs of a product of every token with a state.
+    fn products(&self) -> u64 {
+        let StateHeads { heads, width, states, .. } = self.operands.heads;
+        2 * (self.operands.xbc.shape().rows() * heads * states * width) as u64
+    }
+
+    /// Computes the gradients of the states that leave chunks, and moves `gradient` back.
+    fn leaving(
+        &self,
+        dy_blc: &Tensor,
+        gradient: Option<&Tensor>,
+        leaving: Region<'_>,
+        kept: Region<'_>,
+    ) -> Result<()> {
+        let Operands { xbc, bias, documents, .. } = self.operands;
+        let StateHeads { heads, width, states, .. } = self.operands.heads;
+        let word = |size| gpu::word(self.operator, size);
+        let launch = self.kernel("sums_back", Some(dy_blc)).read(bias).read(documents).write(leaving);
+        let bytes = gpu::bytes(&[xbc, dy_blc]) + leaving.bytes as u64;
+        self.sizes(launch)?.cost(bytes, self.products()).launch(self.grid()?, gpu::THREADS)?;
+        let slots = gradient.map_or(0, |gradient| gradient.shape().dims()[0]);
+        let launch = xbc.device().kernel(Function::new(&FAMILY, "chunks_back")).write(leaving).read(kept);
+        let launch = launch.write(gradient).u32(word(slots)?);
+        let launch = launch.u32(word(heads)?).u32(word(states * width)?);
+        let launch = launch.u32(word(self.operands.chunks())?);
+        let launch = launch.cost(2 * leaving.bytes as u64, 2 * self.elements.states as u64);
+        Ok(launch.launch(self.elements_grid()?, gpu::THREADS)?)
     }
 
     /// Computes the states that enter chunks, and moves `state` on.

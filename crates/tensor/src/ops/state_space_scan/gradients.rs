@@ -1,6 +1,6 @@
 //! Gradients of scans on the host.
 
-use device::parallel::{map, simd};
+use device::parallel::{for_pieces, map, simd};
 
 use super::cpu::{Chunk, Head, Scan, add, softplus};
 use super::heads::{CHUNK, StateHeads};
@@ -26,14 +26,20 @@ struct StepGradients {
 }
 
 impl Scan<'_> {
-    /// Writes the gradients of the inputs, and the sums of chunks for the weights.
-    pub(super) fn backward(self, dy_blc: &[f32], [dxbc, ddt, sums]: [&mut [f32]; 3]) {
+    /// Writes the gradients of the inputs, and the sums of chunks for the weights. `ends` are the states
+    /// before the first token and the gradient of those after the last.
+    pub(super) fn backward(
+        self,
+        dy_blc: &[f32],
+        ends: Option<(&[f32], &[f32])>,
+        [dxbc, ddt, sums]: [&mut [f32]; 3],
+    ) {
         let StateHeads { heads, groups, width, states } = self.heads;
         let columns = self.heads.packed_columns();
         let computed = map(self.sequences() * heads, |number| {
             simd(
                 #[inline(always)]
-                || self.head(number).backward(dy_blc),
+                || self.head(number).backward(dy_blc, ends),
             )
         });
         dxbc.chunks_exact_mut(columns).for_each(|row| row[heads * width..].fill(0.0));
@@ -57,14 +63,34 @@ impl Scan<'_> {
     }
 }
 
+impl Scan<'_> {
+    /// Replaces the gradient of the states after the last token by that of the states before the first.
+    pub(super) fn retreat(self, dy_blc: &[f32], gradient: &mut [f32]) {
+        let StateHeads { width, states, .. } = self.heads;
+        for_pieces(gradient, width * states, |number, gradient| {
+            simd(
+                #[inline(always)]
+                || {
+                    let head = self.head(number);
+                    let starts = (0..self.time).step_by(CHUNK).rev();
+                    starts.for_each(|start| head.retreat(&head.chunk(start), dy_blc, gradient));
+                },
+            );
+        });
+    }
+}
+
 impl Head<'_> {
     #[inline(always)]
-    fn backward(&self, dy_blc: &[f32]) -> HeadGradients {
-        let StateHeads { width, states, .. } = self.scan.heads;
+    fn backward(&self, dy_blc: &[f32], ends: Option<(&[f32], &[f32])>) -> HeadGradients {
+        let StateHeads { heads, width, states, .. } = self.scan.heads;
         let time = self.scan.time;
         let chunks = time.div_ceil(CHUNK);
         let mut entering = Vec::with_capacity(chunks);
-        let mut state = vec![0.0; states * width];
+        let first = (self.first_row / time * heads + self.head) * states * width;
+        let own = |all: &[f32]| all[first..first + states * width].to_vec();
+        let zeros = || vec![0.0; states * width];
+        let mut state = ends.map_or_else(zeros, |(first, _)| own(first));
         for number in 0..chunks {
             entering.push(state.clone());
             self.advance(&self.chunk(number * CHUNK), &mut state);
@@ -77,7 +103,7 @@ impl Head<'_> {
             weights: vec![[0.0; 3]; chunks],
         };
         // The gradient of the state that leaves a chunk.
-        let mut leaving = vec![0.0; states * width];
+        let mut leaving = ends.map_or_else(zeros, |(_, last)| own(last));
         for (number, entering) in entering.iter().enumerate().rev() {
             let chunk = self.chunk(number * CHUNK);
             let mut steps = StepGradients { steps: [0.0; CHUNK], log_decays: [0.0; CHUNK], skip: 0.0 };

@@ -49,14 +49,57 @@ pub fn forward(operands: Operands<'_>, state: Option<&Tensor>) -> Result<Tensor>
     Ok(y_blc)
 }
 
+/// Replaces the states before the first token by those after the last, as [`forward`] does, without the
+/// output.
+pub fn advance(operands: Operands<'_>, state: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "state_space_scan.advance";
+    operands.check(OPERATOR)?;
+    operands.check_state(OPERATOR, state)?;
+    let device = operands.xbc.device();
+    let workspace = Tensor::workspace(device, OPERATOR, workspace::forward_bytes(&operands))?;
+    match device.backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => operands.on_host(OPERATOR, |scan| {
+            scan.advance(&mut state.values_mut()?);
+            Ok(())
+        }),
+        Backend::Cuda => cuda::advance(OPERATOR, operands, state, &workspace),
+    }
+}
+
+/// Replaces `gradient`, that of the states after the last token, by that of the states before the first, from
+/// the gradient of the output, `dy_blc`. Both are `[batch, heads, states, width]` f32.
+pub fn retreat(dy_blc: &Tensor, operands: Operands<'_>, gradient: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "state_space_scan.retreat";
+    operands.check(OPERATOR)?;
+    operands.check_gradient(OPERATOR, dy_blc)?;
+    operands.check_state(OPERATOR, gradient)?;
+    let device = operands.xbc.device();
+    let workspace = Tensor::workspace(device, OPERATOR, workspace::retreat_bytes(&operands))?;
+    match device.backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => operands.on_host(OPERATOR, |scan| {
+            scan.retreat(&dy_blc.values()?, &mut gradient.values_mut()?);
+            Ok(())
+        }),
+        Backend::Cuda => cuda::retreat(OPERATOR, dy_blc, operands, &workspace, gradient),
+    }
+}
+
 /// Computes the gradients of the inputs from that of the output, `dy_blc`, and partial sums of the gradients
-/// of the weights. The scan began without a state.
-pub fn backward_input(dy_blc: &Tensor, operands: Operands<'_>) -> Result<Gradients> {
+/// of the weights. `states` are the states before the first token and the gradient of those after the last,
+/// `[batch, heads, states, width]` f32, both of which the call overwrites; without them the scan began with
+/// zeros.
+pub fn backward_input(
+    dy_blc: &Tensor,
+    operands: Operands<'_>,
+    states: Option<[&Tensor; 2]>,
+) -> Result<Gradients> {
     const OPERATOR: &str = "state_space_scan.backward_input";
     operands.check(OPERATOR)?;
+    operands.check_gradient(OPERATOR, dy_blc)?;
+    states.into_iter().flatten().try_for_each(|state| operands.check_state(OPERATOR, state))?;
     let Operands { xbc, dt, heads, .. } = operands;
-    check::dtype(OPERATOR, "dy", dy_blc, xbc.dtype())?;
-    check::shape(OPERATOR, "dy", dy_blc, operands.output_shape())?;
     let device = xbc.device();
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let rows = xbc.shape().dims()[0] * operands.chunks();
@@ -71,10 +114,14 @@ pub fn backward_input(dy_blc: &Tensor, operands: Operands<'_>) -> Result<Gradien
         Backend::Cpu => operands.on_host(OPERATOR, |scan| {
             let mut targets = [result.xbc.values_mut()?, result.dt.values_mut()?, result.sums.values_mut()?];
             let [dxbc, ddt, sums] = &mut targets;
-            scan.backward(&dy_blc.values()?, [dxbc, ddt, sums]);
+            let [first, last] = [0, 1].map(|part| states.map(|states| states[part]));
+            let first = first.map(Tensor::values).transpose()?;
+            let last = last.map(Tensor::values).transpose()?;
+            let states = first.as_deref().zip(last.as_deref());
+            scan.backward(&dy_blc.values()?, states, [dxbc, ddt, sums]);
             Ok(())
         })?,
-        Backend::Cuda => cuda::backward_input(OPERATOR, dy_blc, operands, &workspace, &result)?,
+        Backend::Cuda => cuda::backward_input(OPERATOR, (dy_blc, states), operands, &workspace, &result)?,
     }
     Ok(result)
 }

@@ -74,6 +74,12 @@ impl Operands<'_> {
         Ok(())
     }
 
+    /// Checks the gradient of the output.
+    pub(super) fn check_gradient(&self, operator: &'static str, dy_blc: &Tensor) -> Result<()> {
+        check::dtype(operator, "dy", dy_blc, self.xbc.dtype())?;
+        check::shape(operator, "dy", dy_blc, self.output_shape())
+    }
+
     /// Checks the states of sequences.
     pub(super) fn check_state(&self, operator: &'static str, state: &Tensor) -> Result<()> {
         let StateHeads { heads, states, width, .. } = self.heads;

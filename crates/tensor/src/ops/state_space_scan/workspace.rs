@@ -27,6 +27,11 @@ pub(super) fn forward_bytes(operands: &Operands<'_>) -> usize {
     4 * (states + kept)
 }
 
+pub(super) fn retreat_bytes(operands: &Operands<'_>) -> usize {
+    let WorkspaceSizes { states, kept, .. } = WorkspaceSizes::new(operands);
+    4 * (2 * states + kept)
+}
+
 pub(super) fn backward_bytes(operands: &Operands<'_>) -> usize {
     let WorkspaceSizes { states, kept, heads } = WorkspaceSizes::new(operands);
     4 * (2 * states + kept + heads)

@@ -122,12 +122,11 @@ impl<'a> Chunk<'a> {
             .is_none_or(|documents| documents[self.start + t].cast_signed() <= (self.start + s) as i32)
     }
 
-    /// Returns whether token `t` sees the state before the chunk. In the first chunk it is the state of the
-    /// document that begins at position 0.
+    /// Returns whether token `t` sees the state before the chunk.
     #[inline(always)]
     pub(super) fn carries(&self, t: usize) -> bool {
-        let limit = self.start.max(1) as i32;
-        self.documents.is_none_or(|documents| documents[self.start + t].cast_signed() < limit)
+        let start = self.start as i32;
+        self.documents.is_none_or(|documents| documents[self.start + t].cast_signed() < start)
     }
 
     /// Returns whether token `t` begins a document.
@@ -191,8 +190,8 @@ impl<'a> Chunk<'a> {
             let x = &mut rest[..v];
             x.copy_from_slice(&self.v[t * v..][..v]);
             let carries = {
-                let limit = self.start.max(1) as i32;
-                self.documents.is_none_or(|documents| documents[self.start + t].cast_signed() < limit)
+                let start = self.start as i32;
+                self.documents.is_none_or(|documents| documents[self.start + t].cast_signed() < start)
             };
             if carries {
                 for c in 0..self.width {
