@@ -64,7 +64,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
     let caps = json!({ "rope_type": "linear", "factor": 2.0, "beta_fast": 16 });
     let long = "z".repeat(40_000);
     let long_type = json!({ "type": long, "rope_type": "linear", "factor": 2.0 });
-    let table: [(&str, &str, Value, &str); 53] = [
+    let table: [(&str, &str, Value, &str); 60] = [
         (
             "llama",
             "hidden_act",

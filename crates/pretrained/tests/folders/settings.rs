@@ -33,7 +33,7 @@ fn settings_without_an_effect_are_accepted() {
 #[test]
 fn absent_settings_have_the_values_of_the_family() {
     type Change = fn(&mut serde_json::Map<String, Value>);
-    let table: [(&str, Change); 12] = [
+    let table: [(&str, Change); 14] = [
         ("families/gemma2", |config| {
             for key in ["tie_word_embeddings", "layer_types", "hidden_activation", "pad_token_id"] {
                 config.remove(key);
