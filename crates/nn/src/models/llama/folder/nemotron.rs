@@ -56,7 +56,6 @@ const ONE_BRANCH: FolderOption = FolderOption {
         TYPES[1],
         PATTERN,
         "layer_norm_epsilon",
-        "norm_eps",
         "rope_theta",
         "partial_rotary_factor",
         "attention_head_dim",
