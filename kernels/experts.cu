@@ -1,7 +1,7 @@
 // Moves of rows between the order of tokens and that of experts, and the weights of choices.
 //
-// Shapes: x_td, out_td; gathered_sd, y_sd; pair_s2f, x_sf, hidden_sf; bias_ed; weights_tp, choices_tp, slots_tp;
-// sources_s. Letters as in CONTRIBUTING.md.
+// Shapes: x_td, out_td; gathered_sd, y_sd; pair_s2f, x_sf, hidden_sf; bias_ed; weights_tp, choices_tp,
+// slots_tp; sources_s. Letters as in CONTRIBUTING.md.
 #include "gate.cuh"
 
 #define WARPS (THREADS / WARP)

@@ -27,8 +27,8 @@ const DOWN: usize = 1;
 /// The parameters of all experts.
 #[derive(Clone, Debug)]
 pub struct ExpertWeights {
-    /// Gate and up weights, stacked by expert with the gate's rows first: `[experts · 2 · hidden, in]`; without a
-    /// gate `[experts · hidden, in]`.
+    /// Gate and up weights, stacked by expert with the gate's rows first: `[experts · 2 · hidden, in]`; or
+    /// without a gate `[experts · hidden, in]`.
     pub gate_up: Weight,
     /// Weight of the down layer, `[experts · out, hidden]`.
     pub down: Weight,

@@ -3,9 +3,9 @@
 use device::cuda::Launch;
 use device::{DType, Family, Function, Work};
 
+use super::function::plain_kernels;
 use super::hopper::Matmul;
 use super::parts::AdaptedParts;
-use super::plain;
 use crate::ops::gate::Gate;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
@@ -234,7 +234,7 @@ pub(super) fn activate(
     if x_sf.elements() == 0 {
         return Ok(());
     }
-    let [name, _] = plain::kernels(activation);
+    let [name, _] = plain_kernels(activation);
     let launch = x_sf.device().kernel(Function::new(&FAMILY, name).with_dtype(x_sf.dtype()));
     let launch = launch.read(x_sf).write(hidden_sf).read(&routes.weights).read(&routes.sources);
     let launch = launch.u32(gpu::word(operator, slots)?).u32(gpu::word(operator, columns)?);
@@ -256,7 +256,7 @@ pub(super) fn activate_gradient(
     if x_sf.elements() == 0 {
         return Ok(());
     }
-    let [_, name] = plain::kernels(activation);
+    let [_, name] = plain_kernels(activation);
     let launch = x_sf.device().kernel(Function::new(&FAMILY, name).with_dtype(x_sf.dtype()));
     let launch = launch.write(x_sf).write(hidden_sf).write(gradients_s);
     let launch = launch.read(&routes.weights).read(&routes.sources).u32(slots);

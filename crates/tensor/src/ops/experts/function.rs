@@ -28,3 +28,16 @@ impl ExpertFunction {
         }
     }
 }
+
+/// Returns the names of the kernels of an activation without a gate, forward and backward.
+pub(super) const fn plain_kernels(activation: Activation) -> [&'static str; 2] {
+    match activation {
+        Activation::None => ["identity_rows", "identity_rows_gradient"],
+        Activation::Relu => ["relu_rows", "relu_rows_gradient"],
+        Activation::ReluSquared => ["relu_squared_rows", "relu_squared_rows_gradient"],
+        Activation::Silu => ["silu_rows", "silu_rows_gradient"],
+        Activation::Gelu => ["gelu_rows", "gelu_rows_gradient"],
+        Activation::GeluErf => ["gelu_erf_rows", "gelu_erf_rows_gradient"],
+        Activation::QuickGelu => ["quick_gelu_rows", "quick_gelu_rows_gradient"],
+    }
+}

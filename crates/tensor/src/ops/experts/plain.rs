@@ -101,16 +101,3 @@ fn slot_weights(routes: &Routes) -> Result<Vec<f32>> {
     let weight = |source: &u32| if *source == NONE { 0.0 } else { weights[*source as usize] };
     Ok(sources.iter().map(weight).collect())
 }
-
-/// Returns the names of the kernels of [`forward`] and [`backward`].
-pub(super) const fn kernels(activation: Activation) -> [&'static str; 2] {
-    match activation {
-        Activation::None => ["identity_rows", "identity_rows_gradient"],
-        Activation::Relu => ["relu_rows", "relu_rows_gradient"],
-        Activation::ReluSquared => ["relu_squared_rows", "relu_squared_rows_gradient"],
-        Activation::Silu => ["silu_rows", "silu_rows_gradient"],
-        Activation::Gelu => ["gelu_rows", "gelu_rows_gradient"],
-        Activation::GeluErf => ["gelu_erf_rows", "gelu_erf_rows_gradient"],
-        Activation::QuickGelu => ["quick_gelu_rows", "quick_gelu_rows_gradient"],
-    }
-}
