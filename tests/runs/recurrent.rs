@@ -57,8 +57,13 @@ fn recurrent_layers_have_equal_bits_and_planned_bytes() {
 
 /// Settings of adapters of experts, and of FP8 in layers without a gate.
 const ADAPTED: &[&str] = &["lora.rank=2", "lora.targets=['up_proj', 'down_proj', 'in_proj']"];
-const FP8: &[&str] =
-    &["precision.compute=bf16", "precision.matmul=fp8", "model.head_width=32", "model.expert_width=32"];
+const FP8: &[&str] = &[
+    "precision.compute=bf16",
+    "precision.matmul=fp8",
+    "precision.fp8_layers=['*.mlp.*']",
+    "model.head_width=32",
+    "model.expert_width=32",
+];
 
 #[test]
 fn layers_of_one_branch_have_equal_bits_and_planned_bytes() {

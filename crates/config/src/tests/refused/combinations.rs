@@ -112,11 +112,13 @@ fn values_that_contradict_each_other_are_refused() {
         ),
         (
             "[model]\nkind = \"llama\"\nsingle_branches = true\nparallel_branches = true\n",
-            "quick.toml:3: model.single_branches = true and model.parallel_branches = true exclude each other",
+            "quick.toml:3: model.single_branches = true and model.parallel_branches = true exclude each \
+             other",
         ),
         (
             "[model]\nkind = \"llama\"\nsingle_branches = true\nnorm_position = \"after\"\n",
-            "quick.toml:3: model.single_branches = true and model.norm_position = \"after\" exclude each other",
+            "quick.toml:3: model.single_branches = true and model.norm_position = \"after\" exclude each \
+             other",
         ),
         (
             "[model]\nkind = \"llama\"\nlayer_types = [\"linear_attention\"]\nlinear_value_heads = 6\n",

@@ -231,9 +231,9 @@ section! {
         window: usize = Row::count(0, MOST_EXTENT).default("0");
         /// Types of the layers: a list of "sliding_attention" (with the window), "full_attention",
         /// "convolution" (short ones, as in LFM2), "linear_attention" (the gated delta rule, as in Qwen3.5),
-        /// "state_space" (as in Mamba-2), "attention_and_state_space" (both side by side, as in Falcon-H1) and
-        /// "feed_forward" (with `single_branches`) that is repeated over the layers. With an empty list all
-        /// layers have the window, if there is one.
+        /// "state_space" (as in Mamba-2), "attention_and_state_space" (both side by side, as in Falcon-H1)
+        /// and "feed_forward" (with `single_branches`) that is repeated over the layers. With an empty list
+        /// all layers have the window, if there is one.
         layer_types: Vec<String> = Row::texts().default("[]");
         /// Number of tokens, including its own, that an output of a short convolution reads.
         convolution_width: usize = Row::count(2, 4).default("3");

@@ -264,7 +264,7 @@ pub(crate) const LLAMA: Reader = Reader {
                 "time_step_rank",
                 "rescale_prenorm_residual",
             ],
-            "initial values are those of other models; `time_step_limit` bounds time steps",
+            "initial values are drawn as for other models; `time_step_limit` bounds time steps",
         ),
         FileKey::ignored(
             &[
