@@ -120,9 +120,9 @@ __device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *d
 }
 
 // Replaces the sums of chunks by the states that enter them; with BACK, by the gradients of the states that
-// leave them. `state`: null, or the state (gradient) of each of the first `slots` sequences, which that after
-// the last chunk (before the first) replaces; it is read with `reads`. Launch: a thread for each element of a sequence's states, grid [..,
-// batch].
+// leave them. `state`: null, or the state of each of the first `slots` sequences, which the state after the
+// last chunk replaces; with BACK, gradients, and the first chunk. It is read with `reads`. Launch: a thread
+// for each element of a sequence's states, grid [.., batch].
 template <bool BACK>
 __device__ __forceinline__ void join_chunks(float *sums, const float *kept, float *state, u32 slots,
                                             u32 reads, u32 heads, u32 elements, u32 chunks) {

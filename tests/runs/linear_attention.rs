@@ -87,7 +87,7 @@ const LINEAR: &[Row] = &[
     (LLAMA, &[TYPES, GATE, "optim.kind=muon", "train.steps=2"], ONCE),
 ];
 
-/// Sequences in pieces: with layers in shards, documents in bf16 with shared key heads, and decays of channels.
+/// Sequences in pieces: with layers in shards, documents in bf16 with shared key heads, decays of channels.
 const PIECES: &[Row] = &[
     (
         LLAMA,

@@ -32,7 +32,7 @@ section! {
         tensor_lanes: usize = Row::count(1, 1 << 10)
             .derived("as many as `tensor`", |raw| Ok(raw.integer(Parallel::tensor)?.into()));
         /// Number of context-parallel ranks, which share each sequence: each computes some of its pieces, and
-        /// exchanges keys and values, and states of recurrent layers. If above 1, half of `context_lanes` must
+        /// exchanges keys and values, and recurrent layers' states. If above 1, half of `context_lanes` must
         /// be a multiple of the number.
         context: usize = Row::count(1, 1 << 10).default("1").any_bits();
         /// Number of pieces of each sequence, a power of two. Each piece is computed separately, in the same

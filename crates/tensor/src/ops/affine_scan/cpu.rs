@@ -2,7 +2,7 @@
 
 use device::parallel::map;
 
-use super::{Direction, Sizes};
+use super::sizes::{Direction, Sizes};
 
 pub(super) fn scan(maps: &[f32], states: &mut [f32], sizes: Sizes, direction: Direction) {
     let Sizes { pieces, states: count, rows, columns } = sizes;

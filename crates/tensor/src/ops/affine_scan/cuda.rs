@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::{Direction, Sizes};
+use super::sizes::{Direction, Sizes};
 use crate::ops::kernels::family;
 use crate::ops::{check, gpu};
 use crate::{Result, Tensor};

@@ -1,28 +1,18 @@
 //! Scans of affine maps, which join the states of consecutive pieces of sequences.
 //!
 //! A piece maps the state that enters it, E, to the state that leaves it, M · E + S, where S is the leaving
-//! state of a piece that begins with zeros. M is a matrix `[k, k]`, or with k = 1 a factor of the whole state.
+//! state of a piece that begins with zeros. M is a matrix `[k, k]`; with k = 1, a factor of the whole state.
 //! The first piece begins with zeros. Pieces are joined in order, one after another, in f32.
 
 mod cpu;
 pub(crate) mod cuda;
+mod sizes;
 
 use device::Backend;
 
 use super::check;
 use crate::{Result, Tensor};
-
-/// Sizes of a scan.
-#[derive(Clone, Copy, Debug)]
-struct Sizes {
-    pieces: usize,
-    /// States of a piece.
-    states: usize,
-    /// Rows of a state.
-    rows: usize,
-    /// Columns of a state.
-    columns: usize,
-}
+use sizes::{Direction, Sizes};
 
 /// Replaces S of each piece, `states [pieces, n, k, v]` f32, by the state that enters the piece. `maps` are
 /// `[pieces, n, k, k]` f32.
@@ -41,14 +31,6 @@ pub fn forward(maps: &Tensor, states: &Tensor) -> Result<()> {
 /// As [`forward`].
 pub fn backward(maps: &Tensor, gradients: &Tensor) -> Result<()> {
     scan("affine_scan.backward", maps, gradients, Direction::Backward)
-}
-
-/// Order of the pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    Forward,
-    /// From the last piece to the first, with transposed maps.
-    Backward,
 }
 
 fn scan(operator: &'static str, maps: &Tensor, states: &Tensor, direction: Direction) -> Result<()> {

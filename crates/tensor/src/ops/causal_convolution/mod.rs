@@ -2,8 +2,9 @@
 //! weighted sum of the channel's last inputs, with an optional bias and SiLU.
 //!
 //! y(t) = f(bias + Σ weight(tap) · x(t − width + 1 + tap)). Inputs before the start of a token's document are
-//! 0, and those before the sequence are its halo. Sums over tokens of the weights' gradients are in fixed runs of rows. The state of a sequence is its
-//! last width − 1 inputs; from it the next token is computed alone.
+//! 0, and those before the sequence are its halo. Sums over tokens of the weights' gradients are in fixed
+//! runs of rows. The state of a sequence is its last width − 1 inputs; from it the next token is computed
+//! alone.
 
 mod cpu;
 pub(crate) mod cuda;

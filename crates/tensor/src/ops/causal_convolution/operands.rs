@@ -23,8 +23,8 @@ pub struct Operands<'a> {
     /// Position in its sequence where each token's document starts, `[batch, time]` u32; negative (modulo
     /// 2³²) if it starts before the sequence. `None`: all 0.
     pub documents: Option<&'a Tensor>,
-    /// Inputs before the sequences, `[batch, width − 1, channels]`, the oldest first. Tokens of documents that
-    /// start before the sequence read them. `None`: all documents start in it.
+    /// Inputs before the sequences, `[batch, width − 1, channels]`, the oldest first. Documents that start
+    /// before the sequence read them. `None`: all documents start in it.
     pub halo: Option<&'a Tensor>,
 }
 

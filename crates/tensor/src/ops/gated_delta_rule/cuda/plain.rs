@@ -3,7 +3,7 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::{CONSTANTS, FAMILY, check_width, sized, view};
+use super::launch::{CONSTANTS, FAMILY, check_width, sized, view};
 use crate::ops::gated_delta_rule::operands::{CHUNK, DeltaHeads, Geometry, Gradients, Operands};
 use crate::ops::gated_delta_rule::workspace::PlainArrays;
 use crate::ops::gpu;

@@ -4,7 +4,7 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::{sized, view};
+use super::launch::{sized, view};
 use crate::ops::gated_delta_rule::operands::{CHUNK, DeltaHeads, Geometry, Gradients, Operands};
 use crate::ops::gated_delta_rule::workspace::{TILE_WIDTHS, TileArrays};
 use crate::ops::kernels::family;
