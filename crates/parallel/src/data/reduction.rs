@@ -161,15 +161,19 @@ impl GradientReduction {
     }
 
     /// Completes the step's sums: sums the remaining buckets over ranks, and adds the gradients of a
-    /// parameter's several uses in order.
+    /// parameter's several uses, the last ones first. The sum of all uses but the first is then the same if
+    /// another stage has the first.
     ///
     /// # Errors
     /// A micro-batch did not run, backward did not produce a gradient, or a collective failed.
     pub fn finish(&mut self, group: &DividedGroup) -> Result<()> {
         self.check_complete()?;
         self.sums.finish(group)?;
-        for (shard, view) in &self.gradients.further {
-            ops::add::into(&self.gradients.first[*shard], view)?;
+        let ShardGradients { first, further } = &self.gradients;
+        for (index, (shard, view)) in further.iter().enumerate().rev() {
+            let before = index.checked_sub(1).map(|before| &further[before]);
+            let before = before.filter(|(other, _)| other == shard).map(|(_, view)| view);
+            ops::add::into(before.unwrap_or(&first[*shard]), view)?;
         }
         Ok(())
     }

@@ -129,11 +129,7 @@ impl WeightLayout {
             let elements = &mut units[unit][array].elements;
             *elements = elements.next_multiple_of(CHUNK * ranks);
         }
-        let mut order: Vec<_> = (0..count).collect();
-        // A table that the head uses again.
-        let last = parameters.uses().last().map(|used| parameters.list()[used.parameter.0].unit);
-        order.extend(last.filter(|last| last + 1 < count));
-        WeightLayout { ranks, units, positions, order }
+        WeightLayout { ranks, units, positions, order: order_of_units(parameters, count) }
     }
 
     /// Returns the range of a parameter's elements that `rank` holds; empty if none.
@@ -153,6 +149,21 @@ impl WeightLayout {
     pub fn ranks(&self) -> usize {
         self.ranks
     }
+}
+
+/// Returns all `count` units in the order of their uses. A table that a head uses again comes again.
+fn order_of_units(parameters: &Parameters, count: usize) -> Vec<usize> {
+    let mut order = Vec::new();
+    let mut next = 0;
+    for unit in parameters.uses().iter().map(|used| parameters.list()[used.parameter.0].unit) {
+        order.extend(next..=unit);
+        next = next.max(unit + 1);
+        if order.last() != Some(&unit) {
+            order.push(unit);
+        }
+    }
+    order.extend(next..count);
+    order
 }
 
 #[cfg(test)]
