@@ -44,6 +44,10 @@ pub(crate) struct ExportArgs {
     /// Export the average of the weights that train.ema keeps, instead of the weights.
     #[arg(long)]
     ema: bool,
+    /// Leave out modules that predict later tokens. Without this option, trained modules are written, and
+    /// those that were not trained are copied from the folder that the model came from.
+    #[arg(long)]
+    without_mtp: bool,
 }
 
 fn shard_size(text: &str) -> Result<u64, String> {
@@ -60,6 +64,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), CliError> {
         step: args.step.map(|step| step.number(&args.model)).transpose()?,
         average: args.ema,
         output: args.output.clone(),
+        without_mtp: args.without_mtp,
         merge: args.merge,
         dtype,
         most_bytes: args.max_shard_size,

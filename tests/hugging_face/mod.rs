@@ -5,6 +5,7 @@ mod block_codes;
 mod grids;
 mod half;
 mod head;
+mod later_tokens;
 mod parts;
 mod preference;
 mod resized;

@@ -15,7 +15,7 @@ use crate::common::runs::{config, train_in};
 use crate::families::folder;
 
 /// A tensor with its type, shape and bytes.
-type Stored = (Dtype, Vec<usize>, Vec<u8>);
+pub(super) type Stored = (Dtype, Vec<usize>, Vec<u8>);
 
 struct Owned<'a>(&'a Stored);
 
@@ -37,14 +37,14 @@ impl View for Owned<'_> {
     }
 }
 
-fn read(file: &Path) -> BTreeMap<String, Stored> {
+pub(super) fn read(file: &Path) -> BTreeMap<String, Stored> {
     let bytes = fs::read(file).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let stored = |tensor: TensorView<'_>| (tensor.dtype(), tensor.shape().to_vec(), tensor.data().to_vec());
     tensors.tensors().into_iter().map(|(name, tensor)| (name, stored(tensor))).collect()
 }
 
-fn write(tensors: &BTreeMap<String, Stored>, file: &Path) {
+pub(super) fn write(tensors: &BTreeMap<String, Stored>, file: &Path) {
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let views = tensors.iter().map(|(name, tensor)| (name.clone(), Owned(tensor)));
     safetensors::tensor::serialize_to_file(views, Some(metadata), file).unwrap();

@@ -11,6 +11,7 @@ mod gpu;
 mod graphs;
 mod grids;
 mod groups;
+mod later_tokens;
 mod linear_attention;
 mod loss_scale;
 mod means;
@@ -34,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use memory::Statistics;
-use telemetry::{RankStatistics, Statistic};
+use telemetry::{LATER_LOSSES, RankStatistics, Statistic};
 
 use crate::common::devices::{self, gpu};
 use crate::common::runs::{GPT, config, train_in};
@@ -71,7 +72,7 @@ struct Outcome {
     losses: Vec<u32>,
     weights: String,
     validation: Option<u64>,
-    /// For preference pairs, a metric of the validation.
+    /// For preference pairs, a metric of the validation; for modules that predict later tokens, their losses.
     figure: Option<serde_json::Value>,
     /// Whether an update was skipped, for an infinite gradient or a spike.
     skips: bool,
@@ -126,7 +127,9 @@ fn run_anew(device: DeviceChoice, text: &str, overrides: &[&str]) -> Outcome {
         losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
         weights: report.summary.weights_sha256.clone(),
         validation: report.validation_loss.map(f64::to_bits),
-        figure: report.summary.more.get("validation_reward_margin").cloned(),
+        figure: ["validation_reward_margin", LATER_LOSSES]
+            .iter()
+            .find_map(|name| report.summary.more.get(*name).cloned()),
         skips: report.to_string().contains("Skipped the update of") || spikes.contains("skip"),
         ranks: report.ranks,
     }

@@ -57,7 +57,7 @@ pub use error::{AutogradError, Result};
 pub use mode::Mode;
 pub use observer::{Call, Direction, Observer, ObserverError, Observers};
 pub use offload::Offload;
-pub use pass::{CachedPass, LossScale, Pass, PreferencePass, SequenceState};
+pub use pass::{CachedPass, LaterTokens, LossScale, Pass, PreferencePass, SequenceState};
 pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved, ValueGradients};
 pub use sharded::{

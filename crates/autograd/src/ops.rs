@@ -22,6 +22,7 @@ mod gated_delta_rule;
 mod gated_feed_forward;
 mod gated_rms_norm;
 mod gather;
+mod join_losses;
 mod latent_attention;
 mod latent_qkv;
 mod layer_norm;
@@ -60,7 +61,9 @@ pub use cast::{CastRule, autocast, cast};
 pub use causal_convolution::{CausalConvolution, CausalConvolutionRule, causal_convolution};
 pub use collective::{Collective, CollectiveRule, all_gather, all_reduce, exchange, reduce_scatter};
 pub use convolution::{ConvolutionRule, convolution};
-pub use cross_entropy::{CrossEntropyRule, cross_entropy, cross_entropy_of_scores, sum_of_pieces};
+pub use cross_entropy::{
+    CrossEntropyRule, cross_entropy, cross_entropy_of_scores, sum_of_pieces, sum_of_shares,
+};
 pub use delta_gates::{DeltaGates, DeltaGatesRule, delta_gates};
 pub use dropout::{Dropout, DropoutRule, dropout};
 pub use embedding::{EmbeddingRule, Positions, TokenTable, embedding};
@@ -73,6 +76,7 @@ pub use gated_delta_rule::{GatedDeltaRule, gated_delta_rule};
 pub use gated_feed_forward::{GatedFeedForwardRule, GatedFeedForwardWeights, gated_feed_forward};
 pub use gated_rms_norm::{GatedRmsNormRule, gated_rms_norm};
 pub use gather::{GatherRule, gather};
+pub use join_losses::{JoinLossesRule, join_losses};
 pub use latent_attention::LatentLayer;
 pub use latent_qkv::{LatentQkvRule, latent_qkv};
 pub use layer_norm::{layer_norm, residual_layer_norm};

@@ -39,6 +39,9 @@ pub struct Pass {
     pub target_count: Option<Tensor>,
     /// Pairs of answers whose loss the pass computes; only on the last stage.
     pub preference: Option<PreferencePass>,
+    /// Inputs and targets of the modules that predict later tokens, in the order of the modules; only on the
+    /// last stage, in training.
+    pub later_tokens: Vec<LaterTokens>,
     /// Key and value caches of a pass that generates text.
     pub cache: Option<CachedPass>,
     /// Loss scale for gradients in f16; the loss itself is not multiplied.
@@ -74,6 +77,18 @@ pub struct PreferencePass {
     /// Loss of the pairs. `None`: the pass returns the log-probability of each answer, f32 `[sequences]`,
     /// instead of a loss.
     pub objective: Option<Objective>,
+}
+
+/// Inputs and targets of a module that predicts later tokens. All tensors are u32 in the shape of the pass's
+/// inputs.
+#[derive(Clone, Debug)]
+pub struct LaterTokens {
+    /// The token that the module reads at each position, which precedes its target.
+    pub inputs: Tensor,
+    /// The token that the module predicts at each position.
+    pub targets: Tensor,
+    /// Each local piece's fraction of the targets that count; empty for whole sequences.
+    pub shares: Vec<f32>,
 }
 
 /// A factor of all gradients of a pass, in device memory.

@@ -14,6 +14,7 @@ use crate::check_experts::check_experts;
 use crate::check_images::check_images;
 use crate::check_offload::check_offload;
 use crate::check_optim::check_optim;
+use crate::check_prediction::check_prediction;
 use crate::check_preference::check_preference;
 use crate::check_schedule::check_schedule;
 use crate::check_tensor::check_tensor_lanes;
@@ -35,6 +36,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_images(raw, config)?;
     check_experts(raw, config)?;
     check_preference(raw, config)?;
+    check_prediction(raw, config)?;
     check_schedule(raw, config)?;
     check_validation(raw, config)?;
     check_average(raw, config)?;

@@ -9,7 +9,7 @@ use system::quoted::shortened;
 use crate::choices::DataKind;
 use crate::hub::how_to_download;
 use crate::run_config::RunConfig;
-use crate::sections::{Data, LoraSection, ModelSection};
+use crate::sections::{Data, LoraSection, ModelSection, Train};
 
 /// File name of the configuration in a model folder.
 pub(crate) const CONFIG: &str = "config.json";
@@ -106,6 +106,7 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
             tied.embedding
         ));
     }
+    notes.extend(modules_note(config, folder));
     // Plans need no weights.
     let carried = pretrained::Folder::open(folder).map(|folder| folder.other_parts().len()).unwrap_or(0);
     if carried > 0 {
@@ -124,6 +125,28 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
         notes.push(without_dropout(&path, DROPOUT, dropout));
     }
     Some(notes)
+}
+
+/// Returns a message about the modules that predict later tokens, if the run or the folder has some.
+fn modules_note(config: &RunConfig, path: &Path) -> Option<String> {
+    let model = config.hugging_face()?;
+    // Plans need no weights.
+    let folder = pretrained::Folder::open(path).ok()?;
+    let path = path.display();
+    let modules = model.modules.len();
+    let own = model.modules.iter().filter(|prefix| folder.has_module(&model, prefix)).count();
+    let unused = folder.unused_modules(&model).len();
+    if modules > 0 {
+        let drawn = if own < modules { ", and the others are drawn" } else { "" };
+        return Some(format!("{path}: it has {own} of {modules} modules that predict later tokens{drawn}"));
+    }
+    (unused > 0).then(|| {
+        format!(
+            "{path}: {unused} tensors of modules that predict later tokens are not trained and go with an \
+             export unchanged; {} trains them",
+            Train::predict_tokens
+        )
+    })
 }
 
 /// Returns a message if preference training ignores the dropout configured in the folder of `lora.from`.

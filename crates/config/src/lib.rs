@@ -40,6 +40,7 @@ mod check_experts;
 mod check_images;
 mod check_offload;
 mod check_optim;
+mod check_prediction;
 mod check_preference;
 mod check_schedule;
 mod check_tensor;

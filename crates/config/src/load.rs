@@ -85,7 +85,7 @@ impl RunConfig {
             .map_err(|reason| raw.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
         let model = ModelConfig::read(raw, families, tokenizer.vocabulary())?;
         let lora = LoraSection::read(raw)?;
-        let adapters = lora.adapters(model.hugging_face().as_ref());
+        let adapters = lora.adapters(model.hugging_face_with(train.prediction_modules()).as_ref());
         let adapters = adapters.map_err(|(key, reason)| raw.conflict(&[key], format!("{key}: {reason}")))?;
         let tuning = tuning.with_lora(adapters);
         let precision = Precision::read(raw)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use data::Tokenizer;
 use keys::{Key, Only, Origins, Section, Value};
-use nn::{Fp8Layers, Tuning};
+use nn::{Fp8Layers, HuggingFaceModel, Tuning};
 use parallel::data::Assignment;
 use parallel::pipeline::{ScheduleKind, Shape};
 use sha2::{Digest, Sha256};
@@ -180,6 +180,13 @@ impl RunConfig {
         let Train { balance_loss, router_z_loss, correction_rate, loss_mean, .. } = self.train;
         let balances = balance_loss > 0.0 || router_z_loss > 0.0 || correction_rate > 0.0;
         pads && balances && loss_mean == LossMean::Targets
+    }
+
+    /// Returns the model in Hugging Face's format, with the modules that predict later tokens; `None` if
+    /// Hugging Face has no such model.
+    #[must_use]
+    pub fn hugging_face(&self) -> Option<HuggingFaceModel> {
+        self.model.hugging_face_with(self.train.prediction_modules())
     }
 
     /// Returns the number of layers of the model, which are divided over pipeline stages.

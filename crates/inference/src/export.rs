@@ -54,6 +54,8 @@ pub struct ExportOptions {
     pub average: bool,
     /// Folder to write; it must not exist.
     pub output: PathBuf,
+    /// Whether to leave out modules that predict later tokens.
+    pub without_mtp: bool,
     /// Whether to merge adapters into the model; otherwise they are written alone.
     pub merge: bool,
     /// Dtype of the written tensors. `None` uses the folder's dtype, or the one in the configuration of the
@@ -76,7 +78,8 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let beside = Beside::from_model(&trained)?;
     let stored = Stored::from_model(&trained);
     let Trained { config, weights, .. } = trained;
-    let Some(mut model) = config.model.hugging_face() else {
+    let described = if options.without_mtp { config.model.hugging_face() } else { config.hugging_face() };
+    let Some(mut model) = described else {
         let kind = config.model.kind();
         let why = match config.model.width_scaling().is_none() {
             true => String::new(),
@@ -125,7 +128,8 @@ pub fn export(options: &ExportOptions) -> Result<()> {
             }
         }
         None => {
-            model_export(&config, model.clone(), beside, (options.dtype, &stored), options.most_bytes, &shape)
+            let chosen = (options.dtype, &stored, options.without_mtp);
+            model_export(&config, model.clone(), beside, chosen, options.most_bytes, &shape)
         }
     };
     let load = |targets: &mut dyn Iterator<Item = Target>| {
@@ -157,7 +161,7 @@ fn model_export<'a>(
     config: &RunConfig,
     mut model: HuggingFaceModel,
     beside: Beside,
-    (chosen, stored): (Option<DType>, &Stored),
+    (chosen, stored, without_mtp): (Option<DType>, &Stored, bool),
     most_bytes: Option<u64>,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
@@ -165,12 +169,16 @@ fn model_export<'a>(
     for (key, token) in &tokens {
         model.config.insert((*key).to_owned(), token.clone());
     }
-    let origin = Origin::from_config(config).map(|origin| origin.with_sizes_of(&model));
+    let origin = Origin::from_config(config);
+    let origin = origin.map(|origin| origin.with_sizes_of(&model).with_modules_of(&model, without_mtp));
     let Beside { mut files, contents } = beside.with_text_tokens(&tokens);
     let mut carried = Vec::new();
     match (&stored.folder, &origin) {
         (Some(folder), Some(_)) => {
+            let modules = folder.unused_modules(&model);
+            report_modules(without_mtp, &model, modules.len());
             let kept = folder.carried(&model).into_iter();
+            let kept = kept.filter(|(name, _)| !(without_mtp && modules.contains_key(name)));
             carried = kept.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
             if model.is_part {
                 for tensor in &mut model.tensors {
@@ -207,6 +215,19 @@ fn model_export<'a>(
         files,
         contents,
         most_bytes: most_bytes.unwrap_or(MOST_SHARD),
+    }
+}
+
+/// Logs what becomes of the modules that predict later tokens; `carried` is the number of tensors of modules
+/// that are not trained.
+fn report_modules(without_mtp: bool, model: &HuggingFaceModel, carried: usize) {
+    let trained = model.modules.len();
+    if without_mtp {
+        tracing::info!("modules that predict later tokens are left out");
+    } else if trained > 0 {
+        tracing::info!("{trained} trained modules that predict later tokens are written");
+    } else if carried > 0 {
+        tracing::info!("{carried} tensors of modules that predict later tokens are kept unchanged");
     }
 }
 
@@ -262,7 +283,7 @@ impl Stored {
         let has = |name: &str| self.folder.as_ref().is_some_and(|folder| folder.find(name, "").is_some());
         for (name, original_name) in model.copies.iter().filter(|(name, _)| has(name)) {
             let original = model.tensors.iter().find(|tensor| tensor.name == *original_name);
-            let copy = original.map(|original| FolderTensor { name: (*name).to_owned(), ..original.clone() });
+            let copy = original.map(|original| FolderTensor { name: name.clone(), ..original.clone() });
             model.tensors.extend(copy);
         }
     }
@@ -314,6 +335,33 @@ impl Origin {
                 };
                 self.text = pretty(&self.config);
             }
+        }
+        self
+    }
+
+    /// Returns the configuration with the number of modules that predict later tokens, unless modules that
+    /// are not trained are kept.
+    fn with_modules_of(mut self, model: &HuggingFaceModel, without_mtp: bool) -> Self {
+        let count = model.modules.len();
+        if count == 0 && !without_mtp {
+            return self;
+        }
+        let is_inner = model.is_part && self.config.get(LANGUAGE).is_some_and(Value::is_object);
+        let config = match is_inner {
+            true => self.config.get_mut(LANGUAGE).and_then(Value::as_object_mut),
+            false => Some(&mut self.config),
+        };
+        let Some(config) = config else { return self };
+        let mut changed = false;
+        for name in model.module_counts {
+            let is_counted = config.contains_key(*name) || model.config.contains_key(*name) && count > 0;
+            if is_counted && config.get(*name) != Some(&count.into()) {
+                config.insert((*name).to_owned(), count.into());
+                changed = true;
+            }
+        }
+        if changed {
+            self.text = pretty(&self.config);
         }
         self
     }

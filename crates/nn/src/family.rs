@@ -167,6 +167,12 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     /// The model has no such stage, or memory is exhausted.
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>>;
 
+    /// Returns the setting that excludes modules that predict later tokens; `None` if
+    /// [`ModelSpec::build`] adds those of [`Parameters::predicting`].
+    fn without_modules(&self) -> Option<String> {
+        Some("this model.kind".to_owned())
+    }
+
     /// The attention heads of every layer, if tokens interact only in attention; text is then generated with
     /// a cache of keys and values. `None` if generation must run the model on all tokens again for each new
     /// one.
@@ -195,6 +201,11 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     /// The model in Hugging Face's format; `None` if Hugging Face has no such model.
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
         None
+    }
+
+    /// [`ModelSpec::hugging_face`] of the model with `modules` modules that predict later tokens.
+    fn hugging_face_with(&self, modules: usize) -> Option<HuggingFaceModel> {
+        self.hugging_face().filter(|_| modules == 0)
     }
 
     /// A short description of the family and sizes.

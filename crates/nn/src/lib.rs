@@ -87,7 +87,10 @@ pub use layer_cache::LayerCache;
 pub use lora::{Adapters, Lora};
 pub use lora_terms::LoraScaling;
 pub use model::{Input, Model, Stage};
-pub use parameters::{CodedValues, MatrixCodes, Parameter, ParameterId, ParameterRole, Parameters, Use};
+pub use parameters::{
+    CodedValues, MOST_MODULES, MatrixCodes, Parameter, ParameterId, ParameterRole, Parameters,
+    PredictionModules, Use,
+};
 pub use placements::{ParallelStyle, PlacementTable};
 pub use readers::READERS;
 pub use recompute::{LayerGroup, Recompute};

@@ -2,6 +2,7 @@
 
 mod codes;
 mod ones;
+mod prediction_modules;
 mod role;
 mod shards;
 
@@ -29,6 +30,7 @@ use crate::shards::Shards;
 use crate::tuning::Tuning;
 
 pub use codes::{CodedValues, MatrixCodes};
+pub use prediction_modules::{MOST_MODULES, PredictionModules};
 pub use role::ParameterRole;
 
 /// Index into [`Parameters::list`].
@@ -96,6 +98,7 @@ pub struct Parameters {
     seed: u64,
     dtype: DType,
     embedding_noise: f64,
+    modules: PredictionModules,
     tuning: Arc<Tuning>,
     /// Whether parameters are created without values.
     released: bool,
@@ -137,6 +140,7 @@ impl Parameters {
             seed,
             dtype,
             embedding_noise: 0.0,
+            modules: PredictionModules::default(),
             tuning: Arc::default(),
             released: false,
             undrawn: Arc::default(),

@@ -30,7 +30,7 @@ impl SavedModules {
         let is_own = |tensor: &&FolderTensor| saved.covers_tensor(&tensor.name);
         let (own, others): (Vec<_>, Vec<_>) = model.tensors.iter().partition(is_own);
         let is_tied =
-            |(copy, original): &&(&str, &str)| saved.covers_tensor(copy) || saved.covers_tensor(original);
+            |(copy, original): &&(String, &str)| saved.covers_tensor(copy) || saved.covers_tensor(original);
         if let Some((copy, original)) = model.copies.iter().find(is_tied) {
             return Err(format!("{copy} and {original} are tied in this model, and PEFT saves them apart"));
         }
@@ -128,11 +128,14 @@ mod tests {
             prefix: "",
             tensors,
             variants: Vec::new(),
-            copies,
+            copies: copies.into_iter().map(|(copy, of)| (copy.to_owned(), of)).collect(),
             tables,
             ignored,
             is_part: false,
             unused: Vec::new(),
+            unused_modules: Vec::new(),
+            modules: Vec::new(),
+            module_counts: &[],
         }
     }
 

@@ -3,4 +3,5 @@
 
 mod buffers;
 mod decoders;
+mod later_tokens;
 mod layers;

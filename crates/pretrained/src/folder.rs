@@ -116,13 +116,29 @@ impl Folder {
     #[must_use]
     pub fn carried(&self, model: &HuggingFaceModel) -> BTreeMap<&str, &StoredTensor> {
         let mut carried = if model.is_part { self.other_parts() } else { BTreeMap::new() };
-        let is_unused = |name: &str| {
-            let name = with_newer_prefix(name);
-            model.unused.iter().any(|prefix| name.starts_with(prefix.as_str()))
-        };
         let named = self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
-        carried.extend(named.filter(|(name, _)| is_unused(name)));
+        carried.extend(named.filter(|(name, _)| has_prefix(name, &model.unused)));
+        carried.extend(self.unused_modules(model));
+        let own = model.tensors.iter().filter_map(|tensor| self.find(&tensor.name, model.prefix));
+        own.for_each(|(name, _)| {
+            carried.remove(name);
+        });
         carried
+    }
+
+    /// Returns the tensors of modules that predict later tokens and that `model` does not use.
+    #[must_use]
+    pub fn unused_modules(&self, model: &HuggingFaceModel) -> BTreeMap<&str, &StoredTensor> {
+        let named = self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        named.filter(|(name, _)| has_prefix(name, &model.unused_modules)).collect()
+    }
+
+    /// Returns whether the folder has a tensor of the module that predicts later tokens whose parameters have
+    /// this prefix.
+    #[must_use]
+    pub fn has_module(&self, model: &HuggingFaceModel, prefix: &str) -> bool {
+        let mut own = model.tensors.iter().filter(|tensor| tensor.parameter.starts_with(prefix));
+        own.any(|tensor| self.find(&tensor.name, model.prefix).is_some())
     }
 
     /// Returns a hexadecimal SHA-256 over the names, types and shapes of all tensors and the first elements
@@ -139,6 +155,12 @@ impl Folder {
         }
         Ok(hexadecimal(&digest.finalize()))
     }
+}
+
+/// Returns whether the name of a tensor has one of `prefixes`.
+fn has_prefix(name: &str, prefixes: &[String]) -> bool {
+    let name = with_newer_prefix(name);
+    prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
 }
 
 /// Returns the name of a language model's tensor with the newer prefix.

@@ -15,7 +15,8 @@ pub fn in_form_of(folder: &Folder, mut model: HuggingFaceModel) -> HuggingFaceMo
     let is_there = |tensor: &FolderTensor| {
         let found = folder.find(&tensor.name, model.prefix);
         let is_table = model.tables.contains(&tensor.name.as_str());
-        found.is_some_and(|(_, stored)| is_table || stored.shape() == tensor.shape)
+        let is_of_module = model.modules.iter().any(|prefix| tensor.parameter.starts_with(prefix.as_str()));
+        found.map_or(is_of_module, |(_, stored)| is_table || stored.shape() == tensor.shape)
     };
     let is_form = |tensors: &Vec<FolderTensor>| tensors.iter().all(is_there);
     if !is_form(&model.tensors)
@@ -61,7 +62,9 @@ pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) ->
     }
     let is_ignored = |name: &str| model.ignored.iter().any(|end| name.ends_with(end));
     let carried = folder.carried(model);
-    let is_known = |name: &str| used.contains(name) || is_ignored(name) || carried.contains_key(name);
+    let is_copy = |name: &str| model.copies.iter().any(|(copy, _)| copy == name);
+    let is_known =
+        |name: &str| used.contains(name) || is_ignored(name) || is_copy(name) || carried.contains_key(name);
     let others = folder.tensors().keys().map(String::as_str);
     let unexpected: Vec<_> = others.filter(|name| !is_known(name)).collect();
     match some_of(&unexpected) {

@@ -54,15 +54,24 @@ impl PretrainedModel {
         Self::from_folder(Folder::open_adapters(path)?, adapters, false)
     }
 
-    fn from_folder(folder: Folder, model: HuggingFaceModel, resizes: bool) -> Result<Self> {
+    fn from_folder(folder: Folder, mut model: HuggingFaceModel, resizes: bool) -> Result<Self> {
+        let is_missing = |prefix: &String| !folder.has_module(&model, prefix);
+        let missing: Vec<String> =
+            model.modules.iter().filter(|prefix| is_missing(prefix)).cloned().collect();
+        let is_of_missing = |name: &str| missing.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        for tensors in std::iter::once(&mut model.tensors).chain(&mut model.variants) {
+            tensors.retain(|tensor| !is_of_missing(&tensor.parameter));
+        }
         let model = layout::in_form_of(&folder, model);
         layout::check(&folder, &model, resizes)?;
         for copy in &model.copies {
-            if differs(&folder, *copy, model.prefix)? {
-                let what = format!(
-                    "its {} differs from its {}, with which this model ties it: model.tied = false keeps both",
-                    copy.0, copy.1
-                );
+            if differs(&folder, (&copy.0, copy.1), model.prefix)? {
+                let is_module = model.modules.iter().any(|prefix| copy.0.starts_with(prefix.as_str()));
+                let how = match is_module {
+                    true => "which its modules share here: train.predict_tokens = 1 keeps both",
+                    false => "with which this model ties it: model.tied = false keeps both",
+                };
+                let what = format!("its {} differs from its {}, {how}", copy.0, copy.1);
                 return Err(PretrainedError::refused(folder.path(), what));
             }
         }

@@ -17,6 +17,8 @@ pub(crate) struct StepReport {
     pub(crate) scalars: StepScalars,
     /// Gradient norms of groups of parameters, by name.
     pub(crate) group_norms: Vec<(String, f32)>,
+    /// Losses of the modules that predict later tokens.
+    pub(crate) later_losses: Vec<f32>,
     pub(crate) learning_rate: f32,
     /// Time since the previous step ended. `None` for the first step, which warms up, and on a GPU for a step
     /// after a validation or checkpoint, which starts on an idle device.
@@ -71,6 +73,8 @@ pub(crate) struct History {
     pub(crate) steps: u64,
     /// Loss of each completed step.
     pub(crate) losses: Vec<f32>,
+    /// Losses of the modules that predict later tokens, in the last completed step.
+    pub(crate) later_losses: Vec<f32>,
     /// Losses of the validations.
     pub(crate) validations: Validations,
     /// Accuracy in this session's last validation, for image models.
@@ -151,6 +155,7 @@ impl History {
 
     /// Adds a completed step.
     pub(crate) fn add(&mut self, report: &StepReport) {
+        self.later_losses.clone_from(&report.later_losses);
         self.spike = report.spike.clone().filter(Spike::ends);
         let StepScalars { loss, gradient_norm, .. } = report.scalars;
         self.losses.push(loss);

@@ -16,7 +16,7 @@ use telemetry::progress::StepFigures;
 use telemetry::prometheus::Endpoint;
 use telemetry::run_files::Summary;
 use telemetry::tensorboard::TensorBoardWriter;
-use telemetry::{EXPERT_LOADS, ExpertLoads, GROUP_NORMS, PREDICTED_SECONDS, Progress};
+use telemetry::{EXPERT_LOADS, ExpertLoads, GROUP_NORMS, LATER_LOSSES, PREDICTED_SECONDS, Progress};
 use worker::{PreferenceFigures, Setup, StepMemory, StepScalars, Validation, Worker, build};
 
 use crate::accuracy::{percentages, rewards};
@@ -279,6 +279,7 @@ impl Observer for Reporter {
                 &StepFigures {
                     loss: computes.then_some(loss),
                     loss_per_byte: training_per_byte,
+                    later_losses: if computes { report.later_losses.clone() } else { Vec::new() },
                     rewards: preference
                         .filter(|_| computes)
                         .map(|PreferenceFigures { accuracy, margin, .. }| [accuracy, margin]),
@@ -293,6 +294,9 @@ impl Observer for Reporter {
         let mut more = serde_json::Map::new();
         more.extend(predicted.map(|seconds| (PREDICTED_SECONDS.to_owned(), seconds.into())));
         more.extend(named("", preference));
+        if !report.later_losses.is_empty() {
+            more.insert(LATER_LOSSES.to_owned(), report.later_losses.clone().into());
+        }
         more.extend(loss_scale.map(|scale| ("loss_scale".to_owned(), scale.into())));
         more.extend(report.skipped_steps.map(|steps| ("skipped_steps".to_owned(), steps.into())));
         more.extend(report.spike.iter().map(|spike| ("spike".to_owned(), spike.action.clone().into())));

@@ -353,6 +353,7 @@ impl Unread {
             step,
             scalars,
             group_norms,
+            later_losses: worker.later_losses(step)?,
             learning_rate,
             duration,
             validation,

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use planned::{Calendar, Findings};
 use serde_json::json;
-use telemetry::RankStatistics;
 use telemetry::run_files::{self, Summary};
+use telemetry::{LATER_LOSSES, RankStatistics};
 use worker::{Setup, Start, build};
 
 use crate::error::{Result, RunError};
@@ -76,6 +76,9 @@ pub(crate) fn summarize(
     if let Some(accuracy) = history.accuracy {
         more.insert("validation_top_1".to_owned(), accuracy.top_1().into());
         more.insert("validation_top_5".to_owned(), accuracy.top_5().into());
+    }
+    if !history.later_losses.is_empty() {
+        more.insert(LATER_LOSSES.to_owned(), json!(history.later_losses));
     }
     let figures = history.preference.iter().flat_map(worker::PreferenceFigures::named);
     more.extend(figures.map(|(name, figure)| (format!("validation_{name}"), figure.into())));

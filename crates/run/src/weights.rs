@@ -9,7 +9,7 @@ use device::{DType, Description};
 use nn::{FolderTensor, HuggingFaceModel, Model, Parameters, Recompute, Shards, Stage};
 use pretrained::PretrainedModel;
 use worker::setup::blueprint;
-use worker::{Layered, Start, Weights};
+use worker::{Layered, Start, Weights, build};
 
 use crate::error::{Result, RunError};
 
@@ -78,7 +78,7 @@ pub fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn We
 /// # Errors
 /// The model family has no such folders, or the tensors belong to another model.
 pub fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
-    let Some(model) = config.model.hugging_face() else {
+    let Some(model) = config.hugging_face() else {
         let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
         return Err(RunError::Refused(text));
     };
@@ -139,6 +139,7 @@ fn whole_in(config: &RunConfig, shards: Shards) -> Result<Box<dyn Model>> {
     let device = blueprint::meta(&Description::host())?;
     let parameters = Parameters::new(&device, config.train.seed, DType::F32)
         .tuned(Arc::clone(&config.tuning))
-        .in_shards(shards, config.model.placements());
+        .in_shards(shards, config.model.placements())
+        .predicting(build::prediction_modules(config));
     Ok(config.model.build(parameters, &Stage::whole(config.layers()), Recompute::NONE)?)
 }

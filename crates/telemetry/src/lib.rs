@@ -65,7 +65,7 @@ pub use error::{Result, TelemetryError};
 pub use expert_loads::{EXPERT_LOADS, ExpertLoads};
 pub use gpu::{EnergyCounter, GpuLoad, GpuMonitor};
 pub use grid_sizes::GridSizes;
-pub use metrics::GROUP_NORMS;
+pub use metrics::{GROUP_NORMS, LATER_LOSSES};
 pub use phase::{Phase, PhaseCounter, PhaseTimes};
 pub use prediction::{Cause, Others, PREDICTED_SECONDS, Prediction, Slowdown};
 pub use progress::Progress;

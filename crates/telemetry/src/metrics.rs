@@ -19,6 +19,8 @@ use crate::run_files::to_json;
 
 /// Key of the gradient norms of groups of parameters in `metrics.jsonl`, an object by name.
 pub const GROUP_NORMS: &str = "gradient_norms";
+/// Key of the losses of modules that predict later tokens.
+pub const LATER_LOSSES: &str = "later_losses";
 
 /// A request to the writer thread.
 enum Request {

@@ -21,12 +21,14 @@ pub(crate) fn write_beside_bars(text: &str) {
 }
 
 /// Values of a completed step; unknown or inapplicable ones are `None`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepFigures {
     /// Mean loss of the step.
     pub loss: Option<f32>,
     /// Mean loss in nats per byte of text.
     pub loss_per_byte: Option<f64>,
+    /// Losses of the modules that predict later tokens.
+    pub later_losses: Vec<f32>,
     /// For preference pairs: fraction whose chosen answer has the higher reward, and mean reward margin.
     pub rewards: Option<[f64; 2]>,
     /// Tokens (or samples) per second.
@@ -126,14 +128,16 @@ impl Progress {
 
     /// Formats the known values, each followed by two spaces.
     fn in_words(&self, figures: &StepFigures) -> String {
-        let StepFigures { loss, loss_per_byte, rewards, throughput, mfu, predicted, memory, skipped } =
+        let StepFigures { loss, loss_per_byte, rewards, throughput, mfu, predicted, memory, skipped, .. } =
             *figures;
+        let later: Vec<_> = figures.later_losses.iter().map(|loss| format!("{loss:.4}")).collect();
         let times = |[measured, predicted]: [f64; 2]| {
             format!("{:.1} ms, predicted {:.1}  ", 1e3 * measured, 1e3 * predicted)
         };
         let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
         let words = [
             loss.map(|loss| format!("loss {loss:.4}{in_bytes}  ")),
+            (!later.is_empty()).then(|| format!("of later tokens {}  ", later.join(", "))),
             rewards
                 .map(|[share, margin]| format!("reward accuracy {}, margin {margin:.4}  ", percent(share))),
             throughput.map(|rate| format!("{} {}  ", grouped(rate as u64), self.unit)),

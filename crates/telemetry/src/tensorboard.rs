@@ -12,6 +12,7 @@ use system::{input, output};
 
 use crate::error::{Result, Unreadable};
 use crate::expert_loads::{EXPERT_LOADS, ExpertLoads};
+use crate::metrics::LATER_LOSSES;
 use crate::metrics::{MetricsWriter, StepMetrics};
 use crate::prediction::PREDICTED_SECONDS;
 
@@ -102,7 +103,14 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
         ("validation_metrics/rewards/margins", optional("validation_reward_margin")),
     ];
     let scalars = all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    scalars.chain(loads(metrics)).collect()
+    scalars.chain(later_losses(metrics)).chain(loads(metrics)).collect()
+}
+
+/// Returns the losses of the modules that predict later tokens.
+fn later_losses(metrics: &StepMetrics) -> impl Iterator<Item = (String, f64)> {
+    let losses = metrics.more.get(LATER_LOSSES).and_then(serde_json::Value::as_array);
+    let losses = losses.into_iter().flatten().filter_map(serde_json::Value::as_f64);
+    losses.enumerate().map(|(module, loss)| (format!("loss_metrics/later_token_{}", module + 1), loss))
 }
 
 /// Returns each expert's load divided by its layer's mean, and each layer's largest such ratio.

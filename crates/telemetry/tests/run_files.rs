@@ -179,6 +179,7 @@ fn progress_has_the_first_the_last_and_every_nth_step() {
         let figures = StepFigures {
             loss: Some(2.5),
             loss_per_byte: None,
+            later_losses: if warm { vec![3.25, 4.5] } else { Vec::new() },
             rewards: None,
             throughput: warm.then_some(1_234_567.0),
             mfu: warm.then_some(0.4125),
@@ -194,7 +195,7 @@ fn progress_has_the_first_the_last_and_every_nth_step() {
     let steps: Vec<_> = lines.iter().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(steps, ["1/25", "10/25", "20/25", "25/25"]);
     assert!(lines[0].ends_with("loss 2.5000  eta unknown"), "{}", lines[0]);
-    let figures = "loss 2.5000  1,234,567 tokens/s  MFU 41.2 %  107.1 ms, predicted 104.7  skipped 2  memory 3.00 MiB, peak 2.50 GiB  eta ";
+    let figures = "loss 2.5000  of later tokens 3.2500, 4.5000  1,234,567 tokens/s  MFU 41.2 %  107.1 ms, predicted 104.7  skipped 2  memory 3.00 MiB, peak 2.50 GiB  eta ";
     assert!(lines[1].contains(figures), "{}", lines[1]);
     assert!(lines[3].ends_with("eta 00:00:00"), "{}", lines[3]);
 }

@@ -7,7 +7,7 @@ use autograd::precision::Autocast;
 use collective::RankGrid;
 use config::{DataKind, OffloadPolicy, Preference, PreferenceLoss, RunConfig, ScheduleName, Train};
 use device::{DType, Device};
-use nn::{Fp8Weights, Model, Parameters, Recompute, Stage};
+use nn::{Fp8Weights, Model, Parameters, PredictionModules, Recompute, Stage};
 use optim::{AverageSchedule, Decay, ScaleRule, Schedule};
 use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WeightLayout, WeightUnits};
 use tensor::ops::preference::{self, Objective};
@@ -27,9 +27,9 @@ pub fn objective(config: &RunConfig) -> Option<Objective> {
 }
 
 /// Returns the number of values that a micro-batch's loss consists of: 1, or more for preference pairs, which
-/// add figures.
+/// add figures, and with modules that predict later tokens, which have losses of their own.
 pub fn loss_values(config: &RunConfig) -> usize {
-    objective(config).map_or(1, |_| preference::VALUES)
+    objective(config).map_or(1 + config.train.prediction_modules(), |_| preference::VALUES)
 }
 
 /// Builds the layers of `stage` on `device` with all weights of a rank of `grid`, even if ranks shard them.
@@ -72,7 +72,14 @@ fn build_in(parameters: Parameters, config: &RunConfig, stage: &Stage) -> Result
     let parameters = parameters.tuned(Arc::clone(&config.tuning));
     let parameters = parameters.in_fp8(Fp8Weights::new(config.fp8.clone(), stage.is_first()));
     let parameters = parameters.with_embedding_noise(config.train.neftune_alpha);
+    let parameters = parameters.predicting(prediction_modules(config));
     Ok(config.model.build(parameters, stage, recompute(config))?)
+}
+
+/// Returns the modules that predict later tokens.
+pub fn prediction_modules(config: &RunConfig) -> PredictionModules {
+    let Train { predict_tokens_weight: weight, .. } = config.train;
+    PredictionModules { count: config.train.prediction_modules(), weight }
 }
 
 /// Returns which operands autocast converts; `None` if weights are in the compute type.

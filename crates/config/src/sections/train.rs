@@ -1,7 +1,7 @@
 //! The keys of `[train]`.
 
 use keys::{Error, Interval, RawValues, Row, choice, section};
-use nn::MOST_EXTENT;
+use nn::{MOST_EXTENT, MOST_MODULES};
 
 use super::MOST;
 use crate::choices::{DataKind, Graphs, LossMean, OnOutOfMemory, OnSpike};
@@ -67,6 +67,15 @@ section! {
         /// uniform numbers in [-1, 1) times `neftune_alpha` / √(`model.context` × `model.width`), also of
         /// packed, padded and shorter sequences. 0: there is none.
         neftune_alpha: f64 = Row::number(Interval::NotNegative).default("0");
+        /// Number of tokens that are predicted at each position. Above 1, one module for each token after the
+        /// next one follows the last layer, as in DeepSeek-V3: it reads the output before it and the token
+        /// that precedes its target, and shares the token table and the output head. Modules are read from
+        /// folders that have them, and drawn otherwise. Their targets end with the document. They take no
+        /// part in validation, `eval` and `sample`.
+        predict_tokens: usize = Row::count(1, 1 + MOST_MODULES as u64).default("1");
+        /// Factor of the mean of the modules' losses, which are reported apart from the loss. DeepSeek-V3
+        /// began with 0.3, and ended with 0.1.
+        predict_tokens_weight: f64 = Row::number(Interval::NotNegative).default("0.3");
         /// Globs of the names of parameters to freeze, such as "wte.*" or "h.[0-5].*". Frozen parameters have
         /// no gradient, master weight or optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");
@@ -164,6 +173,12 @@ impl Train {
     #[must_use]
     pub fn micro_batches(&self) -> usize {
         self.global_batch_size / self.micro_batch_size
+    }
+
+    /// Returns the number of modules that predict later tokens than the next one.
+    #[must_use]
+    pub fn prediction_modules(&self) -> usize {
+        self.predict_tokens - 1
     }
 
     /// Returns the number of steps for `epochs` over `sequences` training sequences or images; `None` if

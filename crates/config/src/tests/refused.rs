@@ -3,6 +3,7 @@
 mod averages;
 mod combinations;
 mod context;
+mod later_tokens;
 
 use super::*;
 

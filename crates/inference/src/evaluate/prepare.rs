@@ -82,6 +82,8 @@ fn with_placement(startup: &Startup, options: &EvaluateOptions, config: &mut Run
     }
     // A trained model's matmuls use its weights' dtype.
     config.fp8 = None;
+    // Modules that predict later tokens take no part.
+    config.train.predict_tokens = 1;
     Ok(plan::prepare(config.clone(), placement)?)
 }
 

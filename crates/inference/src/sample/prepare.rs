@@ -90,8 +90,10 @@ impl Prepared {
     }
 }
 
-/// Returns the configuration without context parallelism, because texts grow by one token at a time.
+/// Returns the configuration without context parallelism, because texts grow by one token at a time, and
+/// without modules that predict later tokens.
 pub(super) fn with_whole_sequences(mut config: RunConfig) -> RunConfig {
+    config.train.predict_tokens = 1;
     (config.parallel.context, config.parallel.context_lanes) = (1, 1);
     config
 }

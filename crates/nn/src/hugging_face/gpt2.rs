@@ -121,7 +121,7 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     match sizes.tied {
         true => {
             ignored.push(HEAD);
-            copies.push((HEAD, EMBEDDING));
+            copies.push((HEAD.to_owned(), EMBEDDING));
         }
         false => {
             tensors.push(FolderTensor::whole(HEAD.into(), HEAD.into(), &[sizes.vocabulary, sizes.width]));
@@ -137,6 +137,9 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
         ignored,
         is_part: false,
         unused: Vec::new(),
+        unused_modules: Vec::new(),
+        modules: Vec::new(),
+        module_counts: &[],
     })
 }
 

@@ -64,16 +64,23 @@ pub struct HuggingFaceModel {
     pub variants: Vec<Vec<FolderTensor>>,
     /// Tensors that a folder may repeat: (name of the copy, name of the original). They are written if the
     /// source folder had them.
-    pub copies: Vec<(&'static str, &'static str)>,
+    pub copies: Vec<(String, &'static str)>,
     /// Names of tensors with a row per token; a folder with fewer tokens may have fewer rows.
     pub tables: Vec<&'static str>,
     /// Suffixes of tensors that folders may contain but that are not parameters, such as masks and copies.
     pub ignored: Vec<&'static str>,
     /// Whether the folder also has other parts, such as a model of images, whose tensors are no parameters.
     pub is_part: bool,
-    /// Prefixes of tensors that a folder may have and the model does not use, such as layers that predict
-    /// later tokens. Exports keep them.
+    /// Prefixes of tensors that a folder may have and the model does not use, such as keys of layers that
+    /// share others. Exports keep them.
     pub unused: Vec<String>,
+    /// Prefixes of such tensors of modules that predict later tokens.
+    pub unused_modules: Vec<String>,
+    /// Prefixes of the parameters of the modules that predict later tokens, in the order of the modules. A
+    /// folder may have no tensor of a module.
+    pub modules: Vec<String>,
+    /// Settings of a `config.json` with the number of these modules.
+    pub module_counts: &'static [&'static str],
 }
 
 impl HuggingFaceModel {

@@ -182,6 +182,9 @@ impl Lora {
             ignored: Vec::new(),
             is_part: false,
             unused: Vec::new(),
+            unused_modules: Vec::new(),
+            modules: Vec::new(),
+            module_counts: &[],
         }
     }
 

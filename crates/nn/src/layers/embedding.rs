@@ -74,6 +74,18 @@ impl Embedding {
         Ok(Embedding { tables, padding: None, positions: Table::None, is_sharded, shards_rows, noise })
     }
 
+    /// Uses the existing token table `name` again, without positions and noise.
+    ///
+    /// # Errors
+    /// There is no such table.
+    pub fn reused(parameters: &mut Parameters, name: &str) -> Result<Self> {
+        let is_sharded = parameters.style(name).is_some();
+        let shards_rows = parameters.shards_rows();
+        let tables = parameters.for_each_shard(is_sharded, |parameters| parameters.reuse(name))?;
+        let positions = Table::None;
+        Ok(Embedding { tables, padding: None, positions, is_sharded, shards_rows, noise: None })
+    }
+
     /// Excludes the row of the token `padding` from training.
     #[must_use]
     pub fn with_padding(self, padding: Option<u32>) -> Self {

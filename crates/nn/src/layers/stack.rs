@@ -78,6 +78,11 @@ impl<L> Stack<L> {
         Stack { layers: layers.into(), recompute: Recompute::NONE }
     }
 
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
     /// Makes the layers selected by `recompute` recompute their activations in backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {

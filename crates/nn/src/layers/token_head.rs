@@ -1,7 +1,7 @@
 //! The output head of a language model, and its loss.
 
 use autograd::ops::{LinearCrossEntropy, Pointwise};
-use autograd::{Placement, Tape, Var, ops};
+use autograd::{LaterTokens, Placement, Tape, Var, ops};
 use collective::Axis;
 use tensor::Tensor;
 
@@ -41,6 +41,22 @@ impl TokenHead {
         }
         let soft_cap = (soft_cap > 0.0).then_some(soft_cap as f32);
         Ok(TokenHead { layer, edges: ShardEdges::new(parameters), soft_cap, pieces })
+    }
+
+    /// Creates a head on the same weight, the parameter `weight`, for a module that predicts later tokens.
+    ///
+    /// # Errors
+    /// The layer has an adapter or is in FP8, which modules do not share.
+    pub(crate) fn shared(&self, parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
+        let other = if self.layer.is_adapted() {
+            "an adapter of the head, which lora.targets names"
+        } else if self.layer.is_in_fp8() {
+            "a head in FP8, which precision.fp8_layers names"
+        } else {
+            let layer = Linear::tied(parameters, name, weight)?;
+            return Ok(TokenHead { layer, ..*self });
+        };
+        Err(NnError::Sizes(format!("train.predict_tokens above 1 excludes {other}")))
     }
 
     /// Returns whether the loss takes the head's input instead of scores.
@@ -84,10 +100,38 @@ impl TokenHead {
     pub fn loss(&self, tape: &Tape, prediction: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
         let is_pieced = prediction.placement(Axis::Context) != Placement::Replicate;
         ops::sum_of_pieces(tape, prediction, (targets_t, scale), |x, (targets_t, scale)| {
-            let computes = is_pieced && !self.edges.is_sharded() && self.pieces == 1;
-            let prediction = if computes { self.all_scores(tape, x)? } else { x };
-            self.mean_loss(tape, prediction, targets_t, scale)
+            self.loss_of_piece(tape, (x, is_pieced), targets_t, scale)
         })
+    }
+
+    /// [`TokenHead::loss`] against the targets of a module that predicts later tokens.
+    ///
+    /// # Errors
+    /// Errors of [`TokenHead::loss`].
+    pub fn loss_of_later(
+        &self,
+        tape: &Tape,
+        prediction: Var,
+        later: &LaterTokens,
+        scale: f32,
+    ) -> Result<Var> {
+        let is_pieced = prediction.placement(Axis::Context) != Placement::Replicate;
+        let of_targets = (&later.targets, &later.shares[..], scale);
+        ops::sum_of_shares(tape, prediction, of_targets, |x, (targets_t, scale)| {
+            self.loss_of_piece(tape, (x, is_pieced), targets_t, scale)
+        })
+    }
+
+    fn loss_of_piece(
+        &self,
+        tape: &Tape,
+        (x, is_pieced): (Var, bool),
+        targets_t: &Tensor,
+        scale: f32,
+    ) -> Result<Var> {
+        let computes = is_pieced && !self.edges.is_sharded() && self.pieces == 1;
+        let prediction = if computes { self.all_scores(tape, x)? } else { x };
+        self.mean_loss(tape, prediction, targets_t, scale)
     }
 
     fn mean_loss(&self, tape: &Tape, prediction: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {

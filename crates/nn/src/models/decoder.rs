@@ -1,16 +1,17 @@
 //! Decoder-only language models: the code that the families share.
 
-use autograd::{Dimension, Placement, Tape, Var};
+use autograd::{Dimension, LaterTokens, Placement, Tape, Var, ops};
 use collective::Axis;
 use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::layers::{
-    Dropout, Embedding, Layer, LayerEmbeddings, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
+    Dropout, Embedding, Layer, LayerEmbeddings, Linear, Multiplier, Norm, PredictionModule, Residual, Stack,
+    Stream, TokenHead,
 };
 use crate::model::{Input, Model, Stage};
-use crate::parameters::{ParameterRole, Parameters};
+use crate::parameters::{ParameterRole, Parameters, PredictionModules};
 use crate::recompute::Recompute;
 use crate::width_scaling::WidthScaling;
 
@@ -33,6 +34,8 @@ pub struct Decoder<B, N> {
     layer_embeddings: Option<LayerEmbeddings>,
     blocks: Stack<B>,
     head: Option<Head<N>>,
+    /// Modules that predict later tokens, on the last stage, and the weight of each module's loss.
+    modules: (Vec<PredictionModule<B, N>>, f32),
     /// Number of tokens per sequence.
     context: usize,
 }
@@ -130,6 +133,7 @@ impl<B, N> Decoder<B, N> {
             layer_embeddings: None,
             blocks,
             head,
+            modules: (Vec::new(), 0.0),
             context: ends.context,
         })
     }
@@ -153,13 +157,67 @@ impl<B, N> Decoder<B, N> {
         Ok(self)
     }
 
-    /// Makes the blocks selected by `recompute` recompute their activations in backward.
+    /// Adds the modules of [`Parameters::predicting`] to the last stage. `parts` creates the norm of
+    /// embeddings, the norm of outputs, the projection, the block and the last norm of a module.
+    ///
+    /// # Errors
+    /// A layer cannot be built, or the head has an adapter or is in FP8.
+    pub(super) fn with_modules(
+        mut self,
+        ends: Ends,
+        stage: &Stage,
+        mut parts: impl FnMut(&mut Parameters, usize) -> Result<(String, [N; 2], Linear, B, N)>,
+    ) -> Result<Self> {
+        let PredictionModules { count, weight } = self.parameters.prediction_modules();
+        if count == 0 {
+            return Ok(self);
+        }
+        if !ends.tied && stage.is_first() && !stage.is_last() {
+            share(&mut self.parameters, ends.table)?;
+        }
+        let Some(head) = &self.head else { return Ok(self) };
+        if !ends.tied && !stage.is_first() {
+            self.parameters.begin_unit();
+            copy_table(&mut self.parameters, ends)?;
+        }
+        let head_weight = match ends.tied {
+            true => ends.table.to_owned(),
+            false => format!("{}.weight", ends.head),
+        };
+        for index in 0..count {
+            let parameters = &mut self.parameters;
+            parameters.begin_unit();
+            let embedding = Embedding::reused(parameters, ends.table)?;
+            let (name, [embedding_norm, hidden_norm], projection, block, norm) = parts(parameters, index)?;
+            self.modules.0.push(PredictionModule {
+                name,
+                embedding: (embedding, Multiplier::new(ends.embedding_scale)),
+                embedding_norm,
+                hidden_norm,
+                projection,
+                block: Stack::new(vec![block]),
+                norm,
+                scale: head.scale,
+                head: head.output.shared(parameters, ends.head, &head_weight)?,
+            });
+        }
+        self.modules.1 = (weight / count as f64) as f32;
+        Ok(self)
+    }
+
+    /// Makes the blocks selected by `recompute` recompute their activations in backward. The blocks of
+    /// modules do so if the last block does.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self
     where
-        B: Layer,
+        B: Layer<Stream = Residual> + 'static,
+        N: Norm,
     {
-        Decoder { blocks: self.blocks.recomputing(recompute), ..self }
+        let is_last_again = recompute.parts(self.blocks.layers()).last().is_some_and(|last| last.again);
+        let of_modules = if is_last_again { Recompute::EACH } else { Recompute::NONE };
+        let (modules, weight) = self.modules;
+        let modules = modules.into_iter().map(|module| module.recomputing(of_modules)).collect();
+        Decoder { blocks: self.blocks.recomputing(recompute), modules: (modules, weight), ..self }
     }
 
     fn embed(&self, tape: &Tape, tokens: &Tensor) -> Result<Var>
@@ -193,17 +251,22 @@ fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Line
         return Linear::head(parameters, head, [width, vocabulary], INITIAL, None);
     }
     if !stage.is_first() {
-        // The last stage has a copy of the tied table, with the same initial values.
-        let style = parameters.style(table);
-        let rows = parameters.sharding([vocabulary, width], style.as_ref())?;
-        parameters.for_each_shard(style.is_some(), |parameters| {
-            parameters.with_role(ParameterRole::Embedding, |parameters| {
-                parameters.create_unused(table, rows.clone(), INITIAL)
-            })
-        })?;
-        share(parameters, table)?;
+        copy_table(parameters, ends)?;
     }
     Linear::tied(parameters, head, table)
+}
+
+/// Creates the last stage's copy of the token table, with the same initial values.
+fn copy_table(parameters: &mut Parameters, ends: Ends) -> Result<()> {
+    let Ends { width, vocabulary, table, .. } = ends;
+    let style = parameters.style(table);
+    let rows = parameters.sharding([vocabulary, width], style.as_ref())?;
+    parameters.for_each_shard(style.is_some(), |parameters| {
+        parameters.with_role(ParameterRole::Embedding, |parameters| {
+            parameters.create_unused(table, rows.clone(), INITIAL)
+        })
+    })?;
+    share(parameters, table)
 }
 
 impl<B, N> Decoder<B, N>
@@ -217,10 +280,37 @@ where
             Some(head) if !tape.pass().fills_cache() => {
                 let (sum, normalised) = stream.normalise(tape, &head.norm)?;
                 drop(sum);
+                if self.predicts_later(tape) {
+                    return Ok(normalised);
+                }
                 head.output.forward(tape, head.scale.forward(tape, normalised)?)
             }
             _ => stream.close(tape),
         }
+    }
+
+    /// Returns whether the pass also computes the losses of the modules. The stage's output is then the
+    /// input of the first module.
+    fn predicts_later(&self, tape: &Tape) -> bool {
+        !(self.modules.0.is_empty() || tape.pass().later_tokens.is_empty())
+    }
+
+    /// Returns the losses of the head and of all modules, joined.
+    fn losses(&self, tape: &Tape, hidden: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        let head = self.head()?;
+        let prediction = head.output.forward(tape, head.scale.forward(tape, hidden.clone())?)?;
+        let mut losses = vec![head.output.loss(tape, prediction, targets, scale)?];
+        let mut weights = vec![1.0];
+        let (modules, weight) = &self.modules;
+        let later_tokens: Vec<LaterTokens> = tape.pass().later_tokens.clone();
+        let mut hidden = hidden;
+        for (module, later) in modules.iter().zip(&later_tokens) {
+            hidden = module.forward(tape, hidden, later)?;
+            losses.push(module.loss(tape, hidden.clone(), later, scale)?);
+            weights.push(*weight);
+        }
+        drop(hidden);
+        Ok(ops::join_losses(tape, losses, &weights)?)
     }
 
     /// Sets the placement of the previous stage's output, whose rows may be sharded.
@@ -267,6 +357,9 @@ where
     }
 
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        self.head()?.output.loss(tape, prediction, targets, scale)
+        match self.predicts_later(tape) {
+            true => self.losses(tape, prediction, targets, scale),
+            false => self.head()?.output.loss(tape, prediction, targets, scale),
+        }
     }
 }

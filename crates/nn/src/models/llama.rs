@@ -8,6 +8,7 @@ pub(crate) mod folder;
 mod frequencies;
 mod heads;
 mod latents;
+mod later_tokens;
 mod linear_attention;
 mod mixers;
 mod mixture;
@@ -136,6 +137,10 @@ impl ModelSpec for LlamaSizes {
         Ok(Box::new(Llama::new(parameters, self, stage)?.recomputing(recompute)))
     }
 
+    fn without_modules(&self) -> Option<String> {
+        self.option_without_modules()
+    }
+
     fn cached_heads(&self) -> Option<Heads> {
         Some(self.attention_heads())
     }
@@ -153,7 +158,11 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
-        folder::model(self)
+        folder::model(self, 0)
+    }
+
+    fn hugging_face_with(&self, modules: usize) -> Option<HuggingFaceModel> {
+        folder::model(self, modules)
     }
 
     fn summary(&self) -> String {

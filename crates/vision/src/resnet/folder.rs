@@ -73,6 +73,9 @@ pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
         ignored: Vec::new(),
         is_part: false,
         unused: Vec::new(),
+        unused_modules: Vec::new(),
+        modules: Vec::new(),
+        module_counts: &[],
     })
 }
 

@@ -129,6 +129,7 @@ impl Engine {
             pixels: self.pixels.clone(),
             pieces: ContextPieces::from_config(config, &self.grid),
             pairs,
+            modules: config.train.prediction_modules(),
             last_stage: config.stages() - 1,
             shares: None,
         }

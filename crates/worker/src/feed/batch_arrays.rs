@@ -1,8 +1,9 @@
 //! Copies the arrays of micro-batches to the device.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
-use autograd::{Pass, PreferencePass};
+use autograd::{LaterTokens, Pass, PreferencePass};
 use data::{ArrayShape, BatchShape, HostArray, MicroBatch};
 use device::{DType, Device};
 use parallel::pipeline::Action;
@@ -11,6 +12,7 @@ use tensor::ops::routing::TokenRows;
 
 use super::arrays::{allocate, fill};
 use super::batches::MicroBatches;
+use super::later_tokens::LaterArray;
 use super::pairs::PairWork;
 use super::pieces::ContextPieces;
 use super::pixels::PixelBuffer;
@@ -32,6 +34,8 @@ pub(crate) struct BatchArrays {
     pub(crate) pieces: Option<ContextPieces>,
     /// Work of passes on preference pairs; `None` for other data.
     pub(crate) pairs: Option<PairWork>,
+    /// Number of modules that predict later tokens.
+    pub(crate) modules: usize,
     /// Index of the stage that computes losses.
     pub(crate) last_stage: usize,
     /// Loss weight of each sequence shard, computed with the targets.
@@ -51,14 +55,34 @@ impl BatchArrays {
         shape: &ArrayShape,
         array: fn(&MicroBatch) -> Option<&HostArray>,
     ) -> Result<Tensor> {
+        self.copied(micro_batch, shape, move |batch| Ok(array(batch).map(Cow::Borrowed)))
+    }
+
+    /// Copies an array computed from a micro-batch to the device.
+    fn computed_array(
+        &self,
+        micro_batch: usize,
+        shape: &ArrayShape,
+        array: impl Fn(&MicroBatch) -> Result<HostArray> + 'static,
+    ) -> Result<Tensor> {
+        self.copied(micro_batch, shape, move |batch| Ok(Some(Cow::Owned(array(batch)?))))
+    }
+
+    /// Copies the result of `array`, if any, to the device, in a replay that of the micro-batch replayed.
+    fn copied(
+        &self,
+        micro_batch: usize,
+        shape: &ArrayShape,
+        array: impl Fn(&MicroBatch) -> Result<Option<Cow<'_, HostArray>>> + 'static,
+    ) -> Result<Tensor> {
         let device = self.device.clone();
         let batches = self.batches.clone();
         let dtype = self.dtype;
         let tensor = allocate(&device, shape, dtype)?;
         let target = tensor.region().outlive();
         self.recorder.host(move || {
-            batches.read(micro_batch, |batch| match array(batch) {
-                Some(array) => fill(&device, array, dtype, target.region()),
+            batches.read(micro_batch, |batch| match array(batch)? {
+                Some(array) => fill(&device, &array, dtype, target.region()),
                 None => Ok(()),
             })
         })?;
@@ -108,7 +132,8 @@ impl BatchArrays {
         };
         let preference = self.preference(action)?;
         let tokens = token_count.map(|count| self.token_rows(action.micro_batch, count)).transpose()?;
-        Ok(Pass { preference, tokens, ..pass })
+        let later_tokens = self.later_tokens(action)?;
+        Ok(Pass { preference, tokens, later_tokens, ..pass })
     }
 
     /// Returns the pass settings for whole sequences or samples.
@@ -142,6 +167,37 @@ impl BatchArrays {
             Some(pairs) => self.batches.read(action.micro_batch, |batch| pairs.upload(&self.device, batch)),
             None => Ok(None),
         }
+    }
+
+    /// Returns the arrays of the modules that predict later tokens; empty unless the pass is a training pass
+    /// through the last stage.
+    fn later_tokens(&self, action: Action) -> Result<Vec<LaterTokens>> {
+        if action.stage != self.last_stage || self.modules == 0 || !self.batches.numbers()?.trains() {
+            return Ok(Vec::new());
+        }
+        let shape = self.shape(action.micro_batch)?;
+        let of_module = |distance: usize| match &self.pieces {
+            None => {
+                let copy = |of: LaterArray, shape: &ArrayShape| {
+                    let own = move |batch: &MicroBatch| of.values(batch, distance);
+                    self.computed_array(action.micro_batch, shape, own)
+                };
+                Ok(LaterTokens {
+                    inputs: copy(LaterArray::Inputs, &shape.inputs)?,
+                    targets: copy(LaterArray::Targets, &shape.targets)?,
+                    shares: Vec::new(),
+                })
+            }
+            Some(pieces) => self.batches.read(action.micro_batch, |batch| {
+                let targets = LaterArray::Targets.values(batch, distance)?;
+                Ok(LaterTokens {
+                    inputs: pieces.upload(&self.device, &LaterArray::Inputs.values(batch, distance)?)?,
+                    targets: pieces.upload(&self.device, &targets)?,
+                    shares: pieces.shares(&targets)?,
+                })
+            }),
+        };
+        (1..=self.modules).map(of_module).collect()
     }
 
     /// Returns which rows of a micro-batch are tokens. `count` is the number of tokens in the step.

@@ -4,6 +4,7 @@ pub(crate) mod arrays;
 pub(crate) mod batch_arrays;
 pub(crate) mod batches;
 pub mod first_batch;
+pub(crate) mod later_tokens;
 pub(crate) mod numbers;
 pub(crate) mod observation;
 pub(crate) mod pairs;

@@ -59,6 +59,17 @@ impl Worker {
         Ok(names.iter().cloned().zip(norms).collect())
     }
 
+    /// Returns the losses of the modules that predict later tokens in step `step`, with the conditions of
+    /// [`Worker::scalars`]; empty without modules.
+    pub fn later_losses(&self, step: u64) -> Result<Vec<f32>> {
+        let modules = self.engine.setup.config.train.prediction_modules();
+        let values = match &self.results.reading[(step % 2) as usize] {
+            Some(coming) if modules > 0 => coming.wait()?,
+            _ => Vec::new(),
+        };
+        Ok(values.into_iter().skip(1).take(modules).collect())
+    }
+
     /// Returns loss, norm and loss scale of step `step`, which must be one of the last two. Waits only for
     /// that step.
     pub fn scalars(&self, step: u64) -> Result<StepScalars> {
@@ -68,7 +79,9 @@ impl Worker {
         };
         let value = |index: usize| values.get(index).copied().unwrap_or(f32::NAN);
         let norm = build::loss_values(&self.engine.setup.config);
-        let figures = values.get(1..norm).and_then(|figures| figures.try_into().ok());
+        let is_pairs = build::objective(&self.engine.setup.config).is_some();
+        let figures = values.get(1..norm).filter(|_| is_pairs);
+        let figures = figures.and_then(|figures| figures.try_into().ok());
         let loss_scale = self.update.scale_rule.map(|_| value(norm + 1));
         let preference = figures.map(PreferenceFigures::new);
         Ok(StepScalars { loss: value(0), gradient_norm: value(norm), loss_scale, preference })

@@ -115,6 +115,18 @@ pub fn sum_of_pieces<E: From<AutogradError>>(
     tape: &Tape,
     x: Var,
     (targets, scale): (&Tensor, f32),
+    loss: impl FnMut(Var, (&Tensor, f32)) -> std::result::Result<Var, E>,
+) -> std::result::Result<Var, E> {
+    let here = tape.pieces().map_or(&[][..], |pieces| &pieces.here);
+    let shares: Vec<f32> = here.iter().map(|piece| piece.share).collect();
+    sum_of_shares(tape, x, (targets, &shares, scale), loss)
+}
+
+/// [`sum_of_pieces`] with the shares of local pieces.
+pub fn sum_of_shares<E: From<AutogradError>>(
+    tape: &Tape,
+    x: Var,
+    (targets, shares, scale): (&Tensor, &[f32], f32),
     mut loss: impl FnMut(Var, (&Tensor, f32)) -> std::result::Result<Var, E>,
 ) -> std::result::Result<Var, E> {
     let (Some(pieces), Placement::Shard(_)) = (tape.pieces(), x.placement(Axis::Context)) else {
@@ -123,7 +135,7 @@ pub fn sum_of_pieces<E: From<AutogradError>>(
     let rows = targets.elements() / pieces.here.len();
     let losses = x.each_piece(tape, |index, x| {
         let targets = targets.view(index * rows, [rows]).map_err(AutogradError::from)?;
-        loss(x, (&targets, scale * pieces.here[index].share))
+        loss(x, (&targets, scale * shares[index]))
     })?;
     let losses = losses
         .with_placement(Axis::Tensor, Placement::Replicate)

@@ -5,9 +5,10 @@ use device::Device;
 
 use super::sizes::LlamaSizes;
 use crate::error::{NnError, Result};
+use crate::init::Init;
 use crate::layers::{
-    BlockNorm, Embedding, LayerEmbeddings, LlamaBlock, NormOptions, RotaryPositions, RotaryTable,
-    SharedKeyValues,
+    Activation, BlockNorm, Embedding, LayerEmbeddings, Linear, LlamaBlock, NormOptions, RotaryPositions,
+    RotaryTable, SharedKeyValues,
 };
 use crate::model::Stage;
 use crate::models::decoder::{self, Decoder, Ends};
@@ -33,9 +34,9 @@ impl Llama {
         let inits = decoder::initial(sizes.all_branches(), sizes.scaling_by_width());
         let padding = sizes.padding_tokens.first().map(|token| *token as u32);
         let mut embeddings = None;
+        let mut tables = Tables::default();
         let blocks = |parameters: &mut Parameters| {
             embeddings = sizes.layer_embeddings(parameters, stage, padding)?;
-            let mut tables = Tables::default();
             let block = |index| {
                 let positions = match sizes.attends(index) {
                     true => tables.positions(parameters.device(), sizes, index)?,
@@ -49,6 +50,9 @@ impl Llama {
         let embedding = |_: &mut Parameters, embedding: Embedding| Ok(embedding.with_padding(padding));
         let decoder = Decoder::build(parameters, sizes.ends(), stage, embedding, blocks, norm)?;
         let decoder = decoder.with_layer_embeddings(embeddings);
+        let decoder = decoder.with_modules(sizes.ends(), stage, |parameters, index| {
+            sizes.module(parameters, index, &mut tables, inits)
+        })?;
         if !sizes.embedding_norm {
             return Ok(decoder);
         }
@@ -112,7 +116,41 @@ fn kept<T: Clone>(kept: &mut Option<T>, new: impl FnOnce() -> Result<T>) -> Resu
     }
 }
 
+/// Parts of a module that predicts a later token: its name, the norms of its inputs, their projection, the
+/// block, and the last norm.
+type ModuleParts = (String, [BlockNorm; 2], Linear, LlamaBlock, BlockNorm);
+
 impl LlamaSizes {
+    /// Registers the parameters of module `index` as `model.layers.{layers + index}.…`, with DeepSeek-V3's
+    /// names. The block is like the model's last block with attention.
+    fn module(
+        &self,
+        parameters: &mut Parameters,
+        index: usize,
+        tables: &mut Tables,
+        inits: [Init; 2],
+    ) -> Result<ModuleParts> {
+        let layer = self.layers + index;
+        let alike = self.layer_of_modules();
+        let name = format!("model.layers.{layer}");
+        let part = |part: &str| format!("{name}.{part}");
+        let [enorm, hnorm, last] = ["enorm", "hnorm", "shared_head.norm"].map(part);
+        let norms = self.norms();
+        let before =
+            [norms.norm(parameters, &enorm, self.width)?, norms.norm(parameters, &hnorm, self.width)?];
+        let width = self.width;
+        let none = Activation::None;
+        let projection =
+            Linear::without_bias(parameters, &part("eh_proj"), 2 * width, width, inits[0], none)?;
+        let positions = match self.attends(alike) {
+            true => tables.positions(parameters.device(), self, alike)?,
+            false => RotaryPositions::default(),
+        };
+        let block = LlamaBlock::new(parameters, layer, self.block(alike), positions, inits)?;
+        let norm = norms.norm(parameters, &last, width)?;
+        Ok((name, before, projection, block, norm))
+    }
+
     /// Creates the embeddings of tokens for each layer; `None` if the model has none.
     fn layer_embeddings(
         &self,

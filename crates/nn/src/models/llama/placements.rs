@@ -2,6 +2,7 @@
 
 use super::sizes::LlamaSizes;
 use crate::layers::QkNormSpan;
+use crate::parameters::MOST_MODULES;
 use crate::placements::PlacementTable;
 
 impl LlamaSizes {
@@ -17,8 +18,11 @@ impl LlamaSizes {
         let states = self.state_groups * self.state_width;
         let norms_rows = self.qk_norm && self.qk_norm_span == QkNormSpan::All;
         let mut table = PlacementTable::new();
-        for layer in (0..self.layers).filter(|layer| self.has_full_heads() && !self.is_windowed(*layer)) {
-            let [queries, keys, values] = self.heads_of(layer).groups_of_columns();
+        let modules = (0..MOST_MODULES).map(|module| (self.layers + module, self.layer_of_modules()));
+        let layers = (0..self.layers).map(|layer| (layer, layer)).chain(modules);
+        let is_full = |alike: usize| self.has_full_heads() && !self.is_windowed(alike);
+        for (layer, alike) in layers.filter(|(_, alike)| is_full(*alike)) {
+            let [queries, keys, values] = self.heads_of(alike).groups_of_columns();
             let groups = [queries, keys, values];
             let groups = if self.keys_as_values { &groups[..2] } else { &groups };
             table = table.column(format!("model.layers.{layer}.self_attn.qkv_proj"), groups);

@@ -199,7 +199,7 @@ pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
             ("n_shared_experts", json!(shared)),
             ("norm_topk_prob", json!(sizes.router_normalised)),
             ("num_experts_per_tok", json!(sizes.experts_per_token)),
-            // Layers that predict later tokens are not supported.
+            // Modules that predict later tokens are counted when tensors are listed.
             ("num_nextn_predict_layers", json!(0)),
             ("routed_scaling_factor", json!(sizes.router_scale)),
             ("topk_group", json!(sizes.expert_groups_per_token)),

@@ -12,6 +12,7 @@ mod family;
 mod gemma4;
 mod kimi_linear;
 mod latents;
+mod later_tokens;
 mod linear_attention;
 mod minimax;
 mod names;
@@ -198,9 +199,9 @@ pub(super) fn names() -> String {
     MODEL_TYPES.map(|name| format!("\"{name}\"")).join(", ")
 }
 
-/// Describes the model in the format of the chosen family, or of the first family that has the model's
-/// options; `None` if no family has.
-pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
+/// Describes the model, with `modules` modules that predict later tokens, in the format of the chosen family,
+/// or of the first family that has the model's options; `None` if no family has.
+pub(super) fn model(sizes: &LlamaSizes, modules: usize) -> Option<HuggingFaceModel> {
     let sizes = &sizes.in_scales();
     let inner = parts::inner_types(&sizes.hugging_face);
     let is_chosen = |family: &&FolderFamily| {
@@ -208,16 +209,20 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
         sizes.hugging_face.is_empty() || is_named
     };
     let written = |family: &'static FolderFamily| Some((family, config(sizes, family)?));
-    let (family, config) = FAMILIES.iter().filter(is_chosen).find_map(written)?;
+    let (family, mut config) = FAMILIES.iter().filter(is_chosen).find_map(written)?;
     let usual = [PREFIX, tensors::EMBEDDING];
     let [prefix, embedding] = names::prefix_and_embedding(family.model_type).unwrap_or(usual);
     let mut ignored = vec!["rotary_emb.inv_freq"];
-    let mut copies = Vec::new();
+    let mut copies = later_tokens::copies(sizes, modules);
     if sizes.tied {
         ignored.push(tensors::HEAD);
-        copies.push((tensors::HEAD, embedding));
+        copies.push((tensors::HEAD.to_owned(), embedding));
     }
-    let tensors = tensors::tensors(sizes, family);
+    if let Some(name) = later_tokens::count_name(family).filter(|_| modules > 0) {
+        config.insert(name.to_owned(), json!(modules));
+    }
+    let of_modules = later_tokens::tensors(sizes, family, modules);
+    let tensors = tensors::tensors(sizes, family, of_modules);
     let model = HuggingFaceModel {
         config,
         prefix,
@@ -227,7 +232,10 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
         tables: vec![embedding, tensors::LAYER_EMBEDDINGS, tensors::HEAD],
         ignored,
         is_part: false,
-        unused: tensors::unused(sizes, family),
+        unused: tensors::unused(sizes),
+        unused_modules: later_tokens::unused(sizes, family, modules),
+        modules: (0..modules).map(|index| later_tokens::prefix(sizes, index)).collect(),
+        module_counts: &later_tokens::COUNTS,
     };
     Some(if inner.is_empty() { model } else { parts::with_parts(model) })
 }

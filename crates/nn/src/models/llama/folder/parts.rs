@@ -122,7 +122,7 @@ pub(super) fn with_parts(mut model: HuggingFaceModel) -> HuggingFaceModel {
             tensor.name = format!("{LANGUAGE_PART}{rest}");
         }
     }
-    for prefix in &mut model.unused {
+    for prefix in model.unused.iter_mut().chain(&mut model.unused_modules) {
         if let Some(rest) = prefix.strip_prefix(PREFIX) {
             *prefix = format!("{LANGUAGE_PART}{rest}");
         }

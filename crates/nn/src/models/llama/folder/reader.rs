@@ -179,8 +179,10 @@ pub(crate) const LLAMA: Reader = Reader {
                 "num_mtp_modules",
                 "use_mtp",
                 "mtp_transformer_layers",
+                "mtp_num_hidden_layers",
+                "mtp_use_dedicated_embeddings",
             ],
-            "layers that predict later tokens are not part of the model here",
+            "modules that predict later tokens: `train.predict_tokens` trains them, and exports keep them",
         ),
         FileKey::known(
             &[

@@ -15,22 +15,24 @@ pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(super) const LAYER_EMBEDDINGS: &str = "model.embed_tokens_per_layer.weight";
 /// Name of the output head's weight.
 pub(super) const HEAD: &str = "lm_head.weight";
-/// Returns prefixes of tensors that a folder may have and the model does not use: layers that predict later
-/// tokens, and keys and values of layers that share others.
-pub(super) fn unused(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<String> {
-    let after = family.reads("num_nextn_predict_layers").then(|| match family.model_type {
-        names::NEMOTRON_H => "mtp.".to_owned(),
-        _ => format!("model.layers.{}.", sizes.layers),
-    });
+
+/// Returns prefixes of tensors that a folder may have and the model does not use: keys and values of layers
+/// that share others.
+pub(super) fn unused(sizes: &LlamaSizes) -> Vec<String> {
     let shared = (0..sizes.layers).filter(|layer| sizes.reads_shared(*layer));
-    let shared = shared.flat_map(|layer| {
+    let unused = shared.flat_map(|layer| {
         ["k_proj", "v_proj", "k_norm", "v_norm"].map(|part| format!("model.layers.{layer}.self_attn.{part}."))
     });
-    after.into_iter().chain(shared).collect()
+    unused.collect()
 }
 
-/// Returns all tensors of a model in the family's layout.
-pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
+/// Returns all tensors of a model in the family's layout, with `modules`, those of modules that predict later
+/// tokens.
+pub(super) fn tensors(
+    sizes: &LlamaSizes,
+    family: &FolderFamily,
+    modules: Vec<FolderTensor>,
+) -> Vec<FolderTensor> {
     let table = [sizes.vocabulary, sizes.width];
     let mut tensors = vec![same(EMBEDDING, &table)];
     let embedding = sizes.layer_embedding_width;
@@ -41,54 +43,7 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
         tensors.push(same("model.per_layer_projection_norm.weight", &[embedding]));
     }
     for layer in 0..sizes.layers {
-        let name = format!("model.layers.{layer}");
-        let norm = |part: &str| same(&format!("{name}.{part}.weight"), &[sizes.width]);
-        let branches = sizes.branches(layer);
-        let norms = sizes.norm_position_in(layer).all_names(sizes.parallel_branches, branches);
-        let norms = norms.filter(|_| sizes.norm_weights);
-        tensors.extend(norms.map(norm));
-        if let Some(convolution) = sizes.convolution(layer) {
-            tensors.extend(short_convolution(&name, sizes.width, convolution));
-        }
-        if let Some(states) = sizes.state_space(layer) {
-            tensors.extend(state_spaces::tensors(&name, sizes.width, states));
-        }
-        if sizes.delta(layer).is_some() {
-            let splits = names::splits_linear(family.model_type);
-            tensors.extend(linear_attention::tensors(&name, sizes, splits));
-        }
-        if sizes.attends(layer) {
-            tensors.extend(attention(&name, layer, sizes, family));
-        }
-        if embedding > 0 {
-            let part = |part: &str, shape: &[usize]| same(&format!("{name}.{part}.weight"), shape);
-            tensors.push(part("per_layer_input_gate", &[embedding, sizes.width]));
-            tensors.push(part("per_layer_projection", &[sizes.width, embedding]));
-            tensors.push(part("post_per_layer_input_norm", &[sizes.width]));
-        }
-        if sizes.layer_factors {
-            tensors.push(same(&format!("{name}.layer_scalar"), &[1]));
-        }
-        let dense = |part: &str, hidden, bias| {
-            let layout = (sizes.gated, family.is_fused || names::fuses_gate(family.model_type));
-            feed_forward(format!("{name}.{part}"), [sizes.width, hidden], bias, layout)
-        };
-        match family.experts.filter(|_| sizes.has_experts(layer)) {
-            None if !branches[1] => {}
-            None => tensors.extend(dense("mlp", sizes.feed_forward_of(layer), sizes.mlp_bias)),
-            Some(layout) => {
-                tensors.extend(experts::tensors(&name, sizes, (family.model_type, layout)));
-                if sizes.shared_expert_width > 0 {
-                    let mut shared = dense("mlp.shared_experts", sizes.shared_expert_width, false);
-                    if sizes.shared_expert_gate {
-                        rename_shared(&mut shared);
-                        let gate = format!("{name}.mlp.shared_expert_gate.weight");
-                        shared.push(same(&gate, &[1, sizes.width]));
-                    }
-                    tensors.extend(shared);
-                }
-            }
-        }
+        tensors.extend(layer_tensors(sizes, family, [layer; 2]));
     }
     if sizes.norm_weights {
         tensors.push(same("model.norm.weight", &[sizes.width]));
@@ -96,6 +51,7 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     if !sizes.tied {
         tensors.push(same(HEAD, &table));
     }
+    tensors.extend(modules);
     names::rename(&mut tensors, family.model_type);
     if let Some(change) = family.released {
         change(&mut tensors, sizes);
@@ -117,6 +73,65 @@ pub(super) fn variants(
     family.rewritten.map(changed).into_iter().collect()
 }
 
+/// Returns the tensors of layer `index`, whose options are those of layer `layer`.
+pub(super) fn layer_tensors(
+    sizes: &LlamaSizes,
+    family: &FolderFamily,
+    [index, layer]: [usize; 2],
+) -> Vec<FolderTensor> {
+    let mut tensors = Vec::new();
+    let embedding = sizes.layer_embedding_width;
+    let name = format!("model.layers.{index}");
+    let norm = |part: &str| same(&format!("{name}.{part}.weight"), &[sizes.width]);
+    let branches = sizes.branches(layer);
+    let norms = sizes.norm_position_in(layer).all_names(sizes.parallel_branches, branches);
+    let norms = norms.filter(|_| sizes.norm_weights);
+    tensors.extend(norms.map(norm));
+    if let Some(convolution) = sizes.convolution(layer) {
+        tensors.extend(short_convolution(&name, sizes.width, convolution));
+    }
+    if let Some(states) = sizes.state_space(layer) {
+        tensors.extend(state_spaces::tensors(&name, sizes.width, states));
+    }
+    if sizes.delta(layer).is_some() {
+        let splits = names::splits_linear(family.model_type);
+        tensors.extend(linear_attention::tensors(&name, sizes, splits));
+    }
+    if sizes.attends(layer) {
+        tensors.extend(attention(&name, layer, sizes, family));
+    }
+    if embedding > 0 {
+        let part = |part: &str, shape: &[usize]| same(&format!("{name}.{part}.weight"), shape);
+        tensors.push(part("per_layer_input_gate", &[embedding, sizes.width]));
+        tensors.push(part("per_layer_projection", &[sizes.width, embedding]));
+        tensors.push(part("post_per_layer_input_norm", &[sizes.width]));
+    }
+    if sizes.layer_factors {
+        tensors.push(same(&format!("{name}.layer_scalar"), &[1]));
+    }
+    let dense = |part: &str, hidden, bias| {
+        let layout = (sizes.gated, family.is_fused || names::fuses_gate(family.model_type));
+        feed_forward(format!("{name}.{part}"), [sizes.width, hidden], bias, layout)
+    };
+    match family.experts.filter(|_| sizes.has_experts(layer)) {
+        None if !branches[1] => {}
+        None => tensors.extend(dense("mlp", sizes.feed_forward_of(layer), sizes.mlp_bias)),
+        Some(layout) => {
+            tensors.extend(experts::tensors(&name, sizes, (family.model_type, layout)));
+            if sizes.shared_expert_width > 0 {
+                let mut shared = dense("mlp.shared_experts", sizes.shared_expert_width, false);
+                if sizes.shared_expert_gate {
+                    rename_shared(&mut shared);
+                    let gate = format!("{name}.mlp.shared_expert_gate.weight");
+                    shared.push(same(&gate, &[1, sizes.width]));
+                }
+                tensors.extend(shared);
+            }
+        }
+    }
+    tensors
+}
+
 /// Renames the shared experts as in folders that also have a gate of them.
 fn rename_shared(tensors: &mut [FolderTensor]) {
     let rename = |tensor: &mut FolderTensor| {
@@ -126,7 +141,7 @@ fn rename_shared(tensors: &mut [FolderTensor]) {
 }
 
 /// Returns a tensor with the same name as its parameter.
-fn same(name: &str, shape: &[usize]) -> FolderTensor {
+pub(super) fn same(name: &str, shape: &[usize]) -> FolderTensor {
     FolderTensor::whole(name.to_owned(), name.to_owned(), shape)
 }
 
