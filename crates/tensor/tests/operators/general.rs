@@ -196,7 +196,7 @@ fn factors_begin_at_any_element() {
 
 /// Tests that rearranged arrays have the elements of their definition.
 pub(crate) fn rearrange(trial: &mut Trial<'_>) {
-    for shape in [[3, 5, 7], [1, 2, 1], [40, 33, 65]] {
+    for shape in [[3, 5, 7], [1, 2, 1], [40, 33, 65], [6, 9, 48]] {
         let (x, wide) = trial.operand("x", shape);
         for (one, other) in [(0, 1), (1, 2), (0, 2), (1, 1)] {
             trial.label(format!("{shape:?} by {one} and {other}"));

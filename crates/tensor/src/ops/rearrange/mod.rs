@@ -4,6 +4,7 @@
 //! no memory. The operators here copy.
 
 pub(super) mod cuda;
+mod words;
 
 use device::parallel::CHUNK;
 use device::{Backend, Category, Request};
