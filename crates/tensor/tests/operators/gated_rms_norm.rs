@@ -4,7 +4,11 @@ use tensor::ops::gated_rms_norm::{
     GateFunction, Operands, Settings, backward_input, backward_weight, forward,
 };
 
-use crate::support::dot;
+use tensor::Tensor;
+use tensor::ops::lanes;
+use tensor::ops::rearrange::repeat;
+
+use crate::support::{devices, dot, read};
 use crate::trial::Trial;
 
 /// Batch, time, heads and width of a head.
@@ -52,6 +56,37 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
             let target = trial.target("weight", [width], accumulate);
             backward_weight(&gradients.sums, trial.dtype, &target).unwrap();
             trial.weight_gradient("weight", &target, (&weight_wide, 0.0), |x| value(2, x));
+        }
+    }
+}
+
+/// Tests that every head of many has the bits of one head alone, and that the weight's gradient is their sum.
+/// Heads fill a warp, and every thread takes several.
+#[test]
+fn many_equal_heads_have_the_results_of_one() {
+    const HEADS: usize = 4_108;
+    let settings = Settings { epsilon: EPSILON, function: GateFunction::Silu };
+    for case in devices() {
+        let width = 32 * lanes(case.dtype);
+        let all_but_weight = ["x", "z", "dy"].map(|name| case.operand(name, [1, 1, width]).0);
+        let (weight, _) = case.operand("weight", [width]);
+        let compute = |[x, z, dy]: &[Tensor; 3]| {
+            let operands = Operands { x, z, weight: &weight };
+            let gradients = backward_input(dy, operands, settings).unwrap();
+            let rows = [forward(operands, settings).unwrap(), gradients.x, gradients.z];
+            (rows.map(|rows| read(&rows)), read(&gradients.sums))
+        };
+        let (one, terms) = compute(&all_but_weight);
+        let many = all_but_weight.map(|one| repeat(&one, [1, HEADS, width].into()).unwrap());
+        let (all, sums) = compute(&many);
+        for (index, (one, all)) in one.iter().zip(&all).enumerate() {
+            assert!(all.chunks(width).all(|head| head == one), "result {index}, {}", case.name());
+        }
+        for (column, term) in terms.iter().enumerate() {
+            let sum: f64 = sums.iter().skip(column).step_by(width).sum();
+            let expected = HEADS as f64 * term;
+            let error = (sum - expected).abs();
+            assert!(error <= 1e-4 * expected.abs(), "column {column}: {sum}, {expected}, {}", case.name());
         }
     }
 }
