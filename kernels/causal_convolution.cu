@@ -9,11 +9,14 @@
 #include "rotary.cuh"
 
 #define TAPS 4
+// Rows that a thread loads before it needs them.
+#define AHEAD 4
 
 // A thread has N channels of a run of rows. Rows of all sequences are numbered together; `reach` keeps a row
 // from reading another document. Inputs stay in registers, so each is read once per run and width - 1 rows
-// before it. Launch: THREADS threads, a thread for N channels of a run; neighbours have neighbouring
-// channels. Floor: x in and y out once; backward: dy and x in, dx out.
+// before it; the loads of AHEAD rows are in flight together while the rows before them are computed. Launch:
+// THREADS threads, a thread for N channels of a run; neighbours have neighbouring channels. Floor: x in and y
+// out once; backward: dy and x in, dx out.
 
 // Weights by lag: at[0] belongs to the row itself, at[1] to the row before it.
 template <int N> struct Taps {
@@ -25,10 +28,16 @@ template <int N> struct Taps {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             bias.at[i] = bias_c ? to_f32(bias_c[column + i]) : 0.0f;
+            const T *weight_k = weight_ck + u64(column + i) * width;
+            if (N > 1 && width == TAPS) {
+                const Floats<TAPS> own = read<TAPS>(weight_k);
 #pragma unroll
-            for (u32 lag = 0; lag < TAPS; lag++)
-                at[lag].at[i] =
-                    lag < width ? to_f32(weight_ck[u64(column + i) * width + width - 1 - lag]) : 0.0f;
+                for (int lag = 0; lag < TAPS; lag++) at[lag].at[i] = own.at[TAPS - 1 - lag];
+            } else {
+#pragma unroll
+                for (u32 lag = 0; lag < TAPS; lag++)
+                    at[lag].at[i] = lag < width ? to_f32(weight_k[width - 1 - lag]) : 0.0f;
+            }
         }
     }
     // The number of rows before this one that it reads.
@@ -71,6 +80,56 @@ __device__ __forceinline__ void begin(Floats<N> (&window)[TAPS], const T *x_blc,
     }
 }
 
+// The reaches of consecutive rows.
+struct Reaches {
+    const u32 *documents_bl;
+    u32 at, time, width;
+    __device__ __forceinline__ Reaches(const u32 *documents_bl, u32 first, u32 time, u32 width)
+        : documents_bl(documents_bl), at(first % time), time(time), width(width) {}
+    // Whether the next row is the first of a sequence.
+    __device__ __forceinline__ bool starts() const { return at == 0; }
+    // Returns the reach of `row`, which follows the row of the last call.
+    __device__ __forceinline__ u32 next(u32 row) {
+        const u32 own = documents_bl ? at - documents_bl[row] : at;
+        at = at + 1 == time ? 0 : at + 1;
+        return min(own, width - 1);
+    }
+};
+
+// N channels of a row, unconverted, in whole words if there are several.
+template <int N, typename T> struct Packed {
+    static const int EACH = Word<T>::N;
+    Vector<u32, N / EACH> words;
+    __device__ __forceinline__ void read(const T *from) {
+        words = load<N / EACH>(reinterpret_cast<const u32 *>(from));
+    }
+    __device__ __forceinline__ Floats<N> floats() const {
+        Floats<N> values;
+#pragma unroll
+        for (int i = 0; i < N / EACH; i++) {
+            values.at[EACH * i] = Word<T>::first(words.at[i]);
+            if (EACH == 2) values.at[EACH * i + EACH - 1] = Word<T>::last(words.at[i]);
+        }
+        return values;
+    }
+};
+template <typename T> struct Packed<1, T> {
+    T value;
+    __device__ __forceinline__ void read(const T *from) { value = *from; }
+    __device__ __forceinline__ Floats<1> floats() const { return {to_f32(value)}; }
+};
+
+// N channels of AHEAD rows.
+template <int N, typename T> struct Rows {
+    Packed<N, T> at[AHEAD];
+    // Loads the rows from `row` on that are before `end`.
+    __device__ __forceinline__ void load_before(u32 end, const T *x_blc, u32 row, u32 column, u32 channels) {
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++)
+            if (row + i < end) at[i].read(x_blc + u64(row + i) * channels + column);
+    }
+};
+
 template <typename T> using Function = Silu<typename MathFor<T>::Math>;
 
 // The gradient of the convolution before f, of a row whose input is the newest of the window.
@@ -96,15 +155,24 @@ __device__ __forceinline__ void forward(const T *x_blc, const T *weight_ck, cons
     const Taps<N> taps(weight_ck, bias_c, column, width);
     Floats<N> window[TAPS] = {};
     begin(window, x_blc, halo, first, time, column, channels, width);
-    for (u32 row = first; row < end; row++) {
-        const u64 at = u64(row) * channels + column;
-        if (halo && row % time == 0) begin(window, x_blc, halo, row, time, column, channels, width);
-        push(window, read<N>(x_blc + at));
-        Floats<N> y = taps.sum(window, taps.reach(documents_bl, row, time));
-        if (silu)
+    Reaches reaches(documents_bl, first, time, width);
+    Rows<N, T> next;
+    next.load_before(end, x_blc, first, column, channels);
+    for (u32 start = first; start < end; start += AHEAD) {
+        const Rows<N, T> x = next;
+        next.load_before(end, x_blc, start + AHEAD, column, channels);
 #pragma unroll
-            for (int i = 0; i < N; i++) y.at[i] = Function<T>::value(y.at[i]);
-        write(y_blc + at, y);
+        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+            const u32 row = start + ahead;
+            if (row >= end) break;
+            if (halo && reaches.starts()) begin(window, x_blc, halo, row, time, column, channels, width);
+            push(window, x.at[ahead].floats());
+            Floats<N> y = taps.sum(window, reaches.next(row));
+            if (silu)
+#pragma unroll
+                for (int i = 0; i < N; i++) y.at[i] = Function<T>::value(y.at[i]);
+            write(y_blc + u64(row) * channels + column, y);
+        }
     }
 }
 
@@ -121,26 +189,39 @@ __device__ __forceinline__ void backward(const T *dy_blc, const T *x_blc, const 
     // Gradients of the newest inputs, of which later rows' terms are missing.
     Floats<N> window[TAPS] = {}, sums[TAPS] = {};
     if (silu) begin(window, x_blc, halo, first, time, column, channels, width);
-    for (u32 row = first; row < end + TAPS - 1; row++) {
-        push(sums, Floats<N>{});
-        if (row < min(rows, end + width - 1)) {
-            const u64 at = u64(row) * channels + column;
-            if (silu && halo && row % time == 0)
-                begin(window, x_blc, halo, row, time, column, channels, width);
-            if (silu) push(window, read<N>(x_blc + at));
-            const u32 reach = taps.reach(documents_bl, row, time);
-            const Floats<N> gradient = slope<N, T>(taps, window, reach, read<N>(dy_blc + at), silu);
-            // Terms of the halo are computed elsewhere.
-            const u32 inside = halo ? min(reach, row % time) : reach;
+    Reaches reaches(documents_bl, first, time, width);
+    const u32 last = min(rows, end + width - 1);
+    Rows<N, T> next_dy, next_x = {};
+    next_dy.load_before(last, dy_blc, first, column, channels);
+    if (silu) next_x.load_before(last, x_blc, first, column, channels);
+    for (u32 start = first; start < end + TAPS - 1; start += AHEAD) {
+        const Rows<N, T> dy = next_dy, x = next_x;
+        next_dy.load_before(last, dy_blc, start + AHEAD, column, channels);
+        if (silu) next_x.load_before(last, x_blc, start + AHEAD, column, channels);
 #pragma unroll
-            for (u32 lag = 0; lag < TAPS; lag++)
-                if (lag <= inside)
+        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+            const u32 row = start + ahead;
+            if (row >= end + TAPS - 1) break;
+            push(sums, Floats<N>{});
+            if (row < last) {
+                const u32 at = reaches.at;
+                if (silu && halo && at == 0)
+                    begin(window, x_blc, halo, row, time, column, channels, width);
+                if (silu) push(window, x.at[ahead].floats());
+                const u32 reach = reaches.next(row);
+                const Floats<N> gradient = slope<N, T>(taps, window, reach, dy.at[ahead].floats(), silu);
+                // Terms of the halo are computed elsewhere.
+                const u32 inside = halo ? min(reach, at) : reach;
 #pragma unroll
-                    for (int i = 0; i < N; i++)
-                        sums[lag].at[i] = fmaf(taps.at[lag].at[i], gradient.at[i], sums[lag].at[i]);
+                for (u32 lag = 0; lag < TAPS; lag++)
+                    if (lag <= inside)
+#pragma unroll
+                        for (int i = 0; i < N; i++)
+                            sums[lag].at[i] = fmaf(taps.at[lag].at[i], gradient.at[i], sums[lag].at[i]);
+            }
+            if (row >= first + TAPS - 1)
+                write(dx_blc + u64(row - (TAPS - 1)) * channels + column, sums[TAPS - 1]);
         }
-        if (row >= first + TAPS - 1)
-            write(dx_blc + u64(row - (TAPS - 1)) * channels + column, sums[TAPS - 1]);
     }
 }
 
@@ -192,29 +273,48 @@ __device__ __forceinline__ void weight_sums(const T *dy_blc, const T *x_blc, con
     const Taps<N> taps(weight_ck, bias_c, column, width);
     Floats<N> window[TAPS] = {}, sums[TAPS] = {}, bias = {};
     begin(window, x_blc, halo, first, time, column, channels, width);
-    for (u32 row = first; row < end; row++) {
-        const u64 at = u64(row) * channels + column;
-        if (halo && row % time == 0) begin(window, x_blc, halo, row, time, column, channels, width);
-        push(window, read<N>(x_blc + at));
-        const u32 reach = taps.reach(documents_bl, row, time);
-        const Floats<N> gradient = slope<N, T>(taps, window, reach, read<N>(dy_blc + at), silu);
+    Reaches reaches(documents_bl, first, time, width);
+    Rows<N, T> next_dy, next_x;
+    next_dy.load_before(end, dy_blc, first, column, channels);
+    next_x.load_before(end, x_blc, first, column, channels);
+    for (u32 start = first; start < end; start += AHEAD) {
+        const Rows<N, T> dy = next_dy, x = next_x;
+        next_dy.load_before(end, dy_blc, start + AHEAD, column, channels);
+        next_x.load_before(end, x_blc, start + AHEAD, column, channels);
 #pragma unroll
-        for (int i = 0; i < N; i++) bias.at[i] += gradient.at[i];
+        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+            const u32 row = start + ahead;
+            if (row >= end) break;
+            if (halo && reaches.starts()) begin(window, x_blc, halo, row, time, column, channels, width);
+            push(window, x.at[ahead].floats());
+            const u32 reach = reaches.next(row);
+            const Floats<N> gradient = slope<N, T>(taps, window, reach, dy.at[ahead].floats(), silu);
 #pragma unroll
-        for (u32 lag = 0; lag < TAPS; lag++)
-            if (lag <= reach)
+            for (int i = 0; i < N; i++) bias.at[i] += gradient.at[i];
 #pragma unroll
-                for (int i = 0; i < N; i++)
-                    sums[lag].at[i] = fmaf(gradient.at[i], window[lag].at[i], sums[lag].at[i]);
+            for (u32 lag = 0; lag < TAPS; lag++)
+                if (lag <= reach)
+#pragma unroll
+                    for (int i = 0; i < N; i++)
+                        sums[lag].at[i] = fmaf(gradient.at[i], window[lag].at[i], sums[lag].at[i]);
+        }
     }
     float *to = partial + u64(run) * channels * (width + 1);
 #pragma unroll
     for (int i = 0; i < N; i++) {
+        float *to_k = to + u64(column + i) * width;
+        if (N > 1 && width == TAPS) {
+            Floats<TAPS> own;
 #pragma unroll
-        for (u32 lag = 0; lag < TAPS; lag++)
-            if (lag < width) to[u64(column + i) * width + width - 1 - lag] = sums[lag].at[i];
-        to[u64(channels) * width + column + i] = bias.at[i];
+            for (int lag = 0; lag < TAPS; lag++) own.at[TAPS - 1 - lag] = sums[lag].at[i];
+            write(to_k, own);
+        } else {
+#pragma unroll
+            for (u32 lag = 0; lag < TAPS; lag++)
+                if (lag < width) to_k[width - 1 - lag] = sums[lag].at[i];
+        }
     }
+    write(to + u64(channels) * width + column, bias);
 }
 
 // The next row of every slot, whose last width - 1 inputs are in `state`, which then moves on by a row. Rows
@@ -254,41 +354,41 @@ __device__ __forceinline__ void step(const T *x_blc, const T *weight_ck, const T
     else                         \
         CALL<1>(__VA_ARGS__);
 
-#define OPERANDS(T)                                                                               \
+#define OPERANDS(T)                                                                              \
     const T *__restrict__ weight, const T *__restrict__ bias, const u32 *__restrict__ documents, \
         const T *__restrict__ halo
 
-#define FOR_TYPE(NAME, T)                                                                                    \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        forward_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ y, u32 rows, u32 time,          \
-                       u32 channels, u32 width, u32 rows_per_run, u32 silu, u32 vector) {                    \
-        VECTOR_OR_NOT(forward, x, weight, bias, documents, halo, y, rows, time, channels, width,             \
-                      rows_per_run, silu)                                                                    \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T), T *__restrict__ dx,  \
-                        u32 rows, u32 time, u32 channels, u32 width, u32 rows_per_run, u32 silu,             \
-                        u32 vector) {                                                                        \
-        VECTOR_OR_NOT(backward, dy, x, weight, bias, documents, halo, dx, rows, time, channels, width,       \
-                      rows_per_run, silu)                                                                    \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        halo_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T), T *__restrict__ dhalo,   \
-                    u32 batch, u32 time, u32 channels, u32 width, u32 silu, u32 vector) {                    \
-        VECTOR_OR_NOT(halo_gradients, dy, x, weight, bias, documents, halo, dhalo, batch, time, channels,    \
-                      width, silu)                                                                           \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T),                   \
-                           float *__restrict__ partial, u32 rows, u32 time, u32 channels, u32 width,         \
-                           u32 rows_per_run, u32 silu, u32 vector) {                                         \
-        VECTOR_OR_NOT(weight_sums, dy, x, weight, bias, documents, halo, partial, rows, time, channels,      \
-                      width, rows_per_run, silu)                                                             \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        step_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ state, T *__restrict__ y,          \
-                    u32 rows, u32 slots, u32 channels, u32 width, u32 silu, u32 vector) {                    \
-        VECTOR_OR_NOT(step, x, weight, bias, documents, halo, state, y, rows, slots, channels, width, silu)  \
+#define FOR_TYPE(NAME, T)                                                                                   \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        forward_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ y, u32 rows, u32 time,         \
+                       u32 channels, u32 width, u32 rows_per_run, u32 silu, u32 vector) {                   \
+        VECTOR_OR_NOT(forward, x, weight, bias, documents, halo, y, rows, time, channels, width,            \
+                      rows_per_run, silu)                                                                   \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS, 2)                                                                    \
+        backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T), T *__restrict__ dx, \
+                        u32 rows, u32 time, u32 channels, u32 width, u32 rows_per_run, u32 silu,            \
+                        u32 vector) {                                                                       \
+        VECTOR_OR_NOT(backward, dy, x, weight, bias, documents, halo, dx, rows, time, channels, width,      \
+                      rows_per_run, silu)                                                                   \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        halo_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T), T *__restrict__ dhalo,  \
+                    u32 batch, u32 time, u32 channels, u32 width, u32 silu, u32 vector) {                   \
+        VECTOR_OR_NOT(halo_gradients, dy, x, weight, bias, documents, halo, dhalo, batch, time, channels,   \
+                      width, silu)                                                                          \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS, 2)                                                                    \
+        weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x, OPERANDS(T),                  \
+                           float *__restrict__ partial, u32 rows, u32 time, u32 channels, u32 width,        \
+                           u32 rows_per_run, u32 silu, u32 vector) {                                        \
+        VECTOR_OR_NOT(weight_sums, dy, x, weight, bias, documents, halo, partial, rows, time, channels,     \
+                      width, rows_per_run, silu)                                                            \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        step_##NAME(const T *__restrict__ x, OPERANDS(T), T *__restrict__ state, T *__restrict__ y,         \
+                    u32 rows, u32 slots, u32 channels, u32 width, u32 silu, u32 vector) {                   \
+        VECTOR_OR_NOT(step, x, weight, bias, documents, halo, state, y, rows, slots, channels, width, silu) \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -18,8 +18,11 @@ pub(crate) static FAMILY: Family = family!(
 
 /// Channels of a thread, if they are aligned.
 const VECTOR: usize = 4;
-/// Consecutive rows that a thread computes in passes with one output row per input row.
-const RUN: usize = 16;
+/// Consecutive rows that a thread computes in passes with one output row per input row: as many as leave
+/// [`FULL`] threads.
+const RUN: std::ops::RangeInclusive<usize> = 8..=32;
+/// Threads that fill a GPU twice.
+const FULL: usize = 1 << 18;
 
 pub(super) fn forward(
     operator: &'static str,
@@ -118,8 +121,8 @@ impl<'a> Call<'a> {
     fn begin(&self, read: &[&Tensor], written: &[&Tensor]) -> (Launch<'a>, bool) {
         let Operands { weight, bias, documents, halo, .. } = self.operands;
         let is_whole = self.x.shape().columns().is_multiple_of(VECTOR);
-        let is_aligned =
-            gpu::aligned(read) && gpu::aligned(written) && halo.is_none_or(|halo| gpu::aligned(&[halo]));
+        let others: Vec<&Tensor> = [weight].into_iter().chain(halo).collect();
+        let is_aligned = gpu::aligned(read) && gpu::aligned(written) && gpu::aligned(&others);
         let vector = is_whole && is_aligned;
         let kernel = Function::new(&FAMILY, self.name).with_dtype(self.x.dtype());
         let launch = read.iter().fold(self.x.device().kernel(kernel), |launch, x| launch.read(*x));
@@ -133,8 +136,9 @@ impl<'a> Call<'a> {
     }
 
     fn launch_rows(&self, read: &[&Tensor], written: &Tensor, cost: [u64; 2]) -> Result<()> {
-        let runs = self.x.shape().rows().div_ceil(RUN);
-        self.launch(read, written, (RUN, runs), cost)
+        let rows_per_run = (self.x.elements() / VECTOR / FULL).clamp(*RUN.start(), *RUN.end());
+        let runs = self.x.shape().rows().div_ceil(rows_per_run);
+        self.launch(read, written, (rows_per_run, runs), cost)
     }
 
     /// Launches the kernel for `runs` runs of `rows_per_run` rows. `cost` is the bytes of memory, and the
