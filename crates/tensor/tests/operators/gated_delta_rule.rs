@@ -10,6 +10,8 @@ use crate::trial::Trial;
 
 const EPSILON: f32 = 1e-6;
 const BATCH: usize = 2;
+/// Tokens of a chunk, over which kernels add up the terms of gradients of decays.
+const CHUNK: usize = 64;
 
 /// Sizes of a call.
 struct Sizes {
@@ -174,7 +176,9 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
         let Gradients { qkv, decay, rate, state } = gradients;
         let terms = dot(&dy_wide, &dy_wide).sqrt();
         trial.gradient("dqkv", &qkv, (&wide[0], terms), |x| value(0, x));
-        trial.gradient("ddecay", &decay, (&wide[1], terms), |x| value(1, x));
+        // A decay scales all that later tokens read: their terms, each rounded to the type, cancel.
+        let sums = terms * (time.min(CHUNK) as f64).sqrt();
+        trial.gradient("ddecay", &decay, (&wide[1], sums), |x| value(1, x));
         trial.gradient("drate", &rate, (&wide[2], terms), |x| value(2, x));
         if let Some(state) = &state {
             trial.gradient("dstate", state, (&wide[3], terms), |x| value(3, x));
