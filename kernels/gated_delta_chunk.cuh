@@ -45,6 +45,10 @@ struct Chunk {
     __device__ __forceinline__ bool sees(u32 t, u32 s) const {
         return !documents || int(documents[t]) <= int(start + s);
     }
+    // The first token of the chunk that token t sees.
+    __device__ __forceinline__ int first_seen(u32 t) const {
+        return documents ? int(documents[t]) - int(start) : 0;
+    }
     // Whether token t sees the state before the chunk.
     __device__ __forceinline__ bool carries(u32 t) const {
         return !documents || int(documents[t]) < int(start);

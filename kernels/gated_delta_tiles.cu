@@ -35,14 +35,18 @@ __device__ __forceinline__ void join_inverses(float *pairs_ts, float *inverse_ts
     const float *second = inverse_ts + (start + SIZE) * PITCH + start + SIZE;
     float *joined = inverse_ts + (start + SIZE) * PITCH + start;
     const auto product = [&](const float *a, const float *b, float(&sum)[ROWS][4]) {
-#pragma unroll 8
-        for (int k = 0; k < SIZE; k++) {
-            const Vector<float, 4> right = load<4>(b + k * PITCH + column);
+#pragma unroll 2
+        for (int first = 0; first < SIZE; first += 4) {
+            Vector<float, 4> factors[ROWS];
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                const float factor = a[(row + i) * PITCH + k];
+            for (int i = 0; i < ROWS; i++) factors[i] = load<4>(a + (row + i) * PITCH + first);
 #pragma unroll
-                for (int j = 0; j < 4; j++) sum[i][j] = fmaf(factor, right.at[j], sum[i][j]);
+            for (int k = 0; k < 4; k++) {
+                const Vector<float, 4> right = load<4>(b + (first + k) * PITCH + column);
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) sum[i][j] = fmaf(factors[i].at[k], right.at[j], sum[i][j]);
             }
         }
     };
@@ -66,14 +70,20 @@ __device__ __forceinline__ void join_inverses(float *pairs_ts, float *inverse_ts
 // the diagonal by substitution, a warp each, then pairs of blocks by products.
 __device__ __forceinline__ void invert(float *pairs_ts, float *inverse_ts) {
     const u32 first = threadIdx.x / WARP * 16, column = threadIdx.x % 16;
-    for (u32 index = threadIdx.x; index < CHUNK * PITCH; index += PREPARE_THREADS) inverse_ts[index] = 0.0f;
+    for (u32 index = threadIdx.x * 4; index < CHUNK * PITCH; index += PREPARE_THREADS * 4)
+        store<4>(inverse_ts + index, Vector<float, 4>{});
     __syncthreads();
     float x[16];
 #pragma unroll
     for (int t = 0; t < 16; t++) {
         x[t] = t == column ? 1.0f : 0.0f;
 #pragma unroll
-        for (int s = 0; s < t; s++) x[t] = fmaf(-pairs_ts[(first + t) * PITCH + first + s], x[s], x[t]);
+        for (int start = 0; start < t; start += 4) {
+            const Vector<float, 4> pairs = load<4>(pairs_ts + (first + t) * PITCH + first + start);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (start + i < t) x[t] = fmaf(-pairs.at[i], x[start + i], x[t]);
+        }
     }
     if (threadIdx.x % WARP < 16) {
 #pragma unroll
@@ -121,7 +131,7 @@ KERNEL __launch_bounds__(PREPARE_THREADS, 4)
     OF_HALF(prepare)(const Half *__restrict__ qkv_blc, const float *__restrict__ decay_blh,
                      const float *__restrict__ rate_blh, Half *__restrict__ solved, Half *__restrict__ pairs,
                      float *__restrict__ scales, const u32 *__restrict__ documents_bl, SIZES, float epsilon) {
-    __shared__ float sums[CHUNK], key_norms[CHUNK], query_norms[CHUNK], rates[CHUNK];
+    alignas(8) __shared__ float sums[CHUNK], key_norms[CHUNK], query_norms[CHUNK], rates[CHUNK];
     const Chunk own(SIZES_OF, blockIdx.x, blockIdx.y, blockIdx.z, documents_bl);
     const u32 n = own.n, lane = threadIdx.x % WARP;
     const u32 start = shared_address(shared_memory), key_tile = (start + 1023) & ~1023u;
@@ -130,8 +140,8 @@ KERNEL __launch_bounds__(PREPARE_THREADS, 4)
     float *inverse_ts = reinterpret_cast<float *>(shared_memory + (key_tile - start));
     float *pairs_ts = inverse_ts + max(u32(2 * TILE / 4), u32(CHUNK * PITCH));
     const Half *query = qkv_blc + own.row(0) * own.sizes.packed() + own.head / (value / key) * width;
-    load_tile<WIDTH>(key_tile, query + key * width, own.sizes.packed(), n, width);
-    load_tile<WIDTH>(query_tile, query, own.sizes.packed(), n, width);
+    copy_rows<WIDTH, PREPARE_THREADS>(key_tile, query + key * width, own.sizes.packed(), n, width);
+    copy_rows<WIDTH, PREPARE_THREADS>(query_tile, query, own.sizes.packed(), n, width);
     commit_copies();
     if (threadIdx.x < WARP) sum_decays(own, decay_blh, sums);
     const u32 t = threadIdx.x % CHUNK;
@@ -169,13 +179,32 @@ KERNEL __launch_bounds__(PREPARE_THREADS, 4)
     left(a, query_tile, row);
     times_transposed<KEY_STEPS, CHUNK / 8>(queries, a, key_tile);
     finish_product<0>(queries, a);
+    int first_seen[2];
 #pragma unroll
-    for (int i = 0; i < CHUNK / 2; i++) {
-        const u32 t = row + lane / 4 + i % 4 / 2 * 8, s = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        const bool seen = s <= t && t < n && own.sees(t, s);
-        const float factor = seen ? decay_between(sums[s], sums[t]) * rates[s] * key_norms[s] : 0.0f;
-        pairs_ts[t * PITCH + s] = s < t ? keys[i] * factor * key_norms[t] : 0.0f;
-        queries[i] *= factor * query_norms[t];
+    for (u32 half = 0; half < 2; half++) {
+        const u32 t = row + lane / 4 + half * 8;
+        first_seen[half] = t < n ? own.first_seen(t) : CHUNK;
+    }
+#pragma unroll
+    for (u32 part = 0; part < CHUNK / 8; part++) {
+        const u32 first = part * 8 + lane % 4 * 2;
+        const Vector<float, 2> sum = load<2>(sums + first), rate = load<2>(rates + first);
+        const Vector<float, 2> norm = load<2>(key_norms + first);
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const u32 t = row + lane / 4 + half * 8;
+            float of_keys[2];
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                const u32 s = first + j, i = part * 4 + half * 2 + j;
+                const float between = decay_between(sum.at[j], sums[t]);
+                const float factor = between * rate.at[j] * norm.at[j];
+                const bool seen = s <= t && int(s) >= first_seen[half];
+                of_keys[j] = seen && s < t ? keys[i] * factor * key_norms[t] : 0.0f;
+                queries[i] = seen ? queries[i] * (factor * query_norms[t]) : 0.0f;
+            }
+            store<2>(pairs_ts + t * PITCH + first, Vector<float, 2>{{of_keys[0], of_keys[1]}});
+        }
     }
     const u64 first = index_chunk(own) * CHUNK * CHUNK;
     store_rows<CHUNK / 8, true>(pairs + first, CHUNK, row + lane / 4, CHUNK, CHUNK, queries);
@@ -226,12 +255,12 @@ __device__ __forceinline__ void advance(const Half *qkv_blc, const Half *solved,
             const Stage stage(locate(chunk));
             const u64 stride = sizes.packed(), line = own.row(0) * stride, index = index_chunk(own);
             const u64 square = index * CHUNK * CHUNK;
-            load_tile<WIDTH>(stage.keys, queries_blc + line + sizes.key * width, stride, own.n, width);
+            load_tile(stage.keys, queries_blc + line + sizes.key * width, stride, own.n, width);
             load_strip(stage.values, values_blc + line, stride, own.n, values - left);
             load_pairs(stage.solved, solved + square);
             load_words(stage.scales, scales + index * SCALES * CHUNK, 4 * CHUNK);
             if (OUTPUTS) {
-                load_tile<WIDTH>(stage.queries, queries_blc + line, stride, own.n, width);
+                load_tile(stage.queries, queries_blc + line, stride, own.n, width);
                 load_pairs(stage.pairs, pairs + square);
             }
         }
@@ -249,8 +278,7 @@ __device__ __forceinline__ void advance(const Half *qkv_blc, const Half *solved,
         state[i] = first && c < width && v < values ? first[of_head + u64(c) * values + v] : 0.0f;
     }
     for (u32 chunk = 0; chunk < sizes.chunks; chunk++) {
-        prefetch(chunk + 1);
-        finish_copies<1>();
+        finish_copies<0>();
         const Chunk own(sizes, chunk, head, batch, nullptr);
         const Stage stage(locate(chunk));
         const float *numbers = reinterpret_cast<const float *>(shared_memory + (stage.scales - start));
@@ -264,6 +292,8 @@ __device__ __forceinline__ void advance(const Half *qkv_blc, const Half *solved,
         clear(read_vt);
         clear(x_vt);
         times_transposed<KEY_STEPS, CHUNK / 8>(read_vt, packed_state, stage.keys);
+        // All threads are beyond the chunk before this one, whose memory these copies take.
+        prefetch(chunk + 1);
         if (OUTPUTS) {
             clear(out_vt);
             times_transposed<KEY_STEPS, CHUNK / 8>(out_vt, packed_state, stage.queries);
@@ -304,7 +334,6 @@ __device__ __forceinline__ void advance(const Half *qkv_blc, const Half *solved,
             store_transposed(stage.values, own_column / 8, to, values, own.n, columns, packed_x);
         }
         finish_product<0>(state, packed);
-        __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; i++) {

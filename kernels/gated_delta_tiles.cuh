@@ -47,33 +47,50 @@ __device__ __forceinline__ u32 at(u32 row, u32 chunk) {
     return chunk / 8 * PANEL + row * 128 + ((chunk % 8 ^ row % 8) << 4);
 }
 
-// Starts the copy of `rows` rows of `columns` columns, a multiple of 8, to a tile of COLUMNS; the rest become
-// zeros.
-template <int COLUMNS>
-__device__ __forceinline__ void load_tile(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
-    for (u32 index = threadIdx.x; index < CHUNK * COLUMNS / 8; index += blockDim.x) {
-        const u32 row = index / (COLUMNS / 8), chunk = index % (COLUMNS / 8);
-        const bool inside = row < rows && chunk * 8 < columns;
-        copy_async<16>(tile + at(row, chunk), from + (inside ? row * stride + chunk * 8 : 0),
-                       inside ? 16 : 0);
+// Starts the copy of `rows` rows of `columns` columns, a multiple of 8, to a tile of COLUMNS, by BLOCK
+// threads; the rest become zeros. A thread's rows are a multiple of 8 apart, so that its chunks have one
+// permutation.
+template <int COLUMNS, int BLOCK>
+__device__ __forceinline__ void copy_rows(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
+    constexpr u32 EACH = COLUMNS / 8, STEP = BLOCK / EACH;
+    static_assert(BLOCK % EACH == 0 && STEP % 8 == 0, "rows of one permutation");
+    const u32 row = threadIdx.x / EACH, chunk = threadIdx.x % EACH, to = tile + at(row, chunk);
+    const Half *own = from + row * stride + chunk * 8;
+    if (rows == CHUNK && columns >= COLUMNS) {
+#pragma unroll
+        for (u32 i = 0; i < CHUNK / STEP; i++, own += STEP * stride) copy_async<16>(to + i * STEP * 128, own);
+        return;
+    }
+    const u32 own_rows = chunk * 8 < columns ? rows : 0;
+#pragma unroll 1
+    for (u32 i = 0; i < CHUNK / STEP; i++, own += STEP * stride) {
+        const bool inside = row + i * STEP < own_rows;
+        copy_async<16>(to + i * STEP * 128, inside ? own : from, inside ? 16 : 0);
     }
 }
 
-// The same for values, in a block with a strip of them.
+// The same in a block with a strip of values, for queries or keys, and for the strip.
+__device__ __forceinline__ void load_tile(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
+    if (blockDim.x == 2 * STRIP)
+        copy_rows<WIDTH, 2 * STRIP>(tile, from, stride, rows, columns);
+    else
+        copy_rows<WIDTH, STRIP>(tile, from, stride, rows, columns);
+}
 __device__ __forceinline__ void load_strip(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
     if (blockDim.x == 2 * STRIP)
-        load_tile<STRIP>(tile, from, stride, rows, columns);
+        copy_rows<STRIP, 2 * STRIP>(tile, from, stride, rows, columns);
     else
-        load_tile<STRIP / 2>(tile, from, stride, rows, columns);
+        copy_rows<STRIP / 2, STRIP>(tile, from, stride, rows, columns);
 }
 
 // Starts the copy of a matrix of pairs of a chunk's tokens: the 8 columns of each 16 bytes up to the
 // diagonal's.
 __device__ __forceinline__ void load_pairs(u32 tile, const Half *from) {
-    for (u32 index = threadIdx.x; index < CHUNK * CHUNK / 8; index += blockDim.x) {
-        const u32 row = index / (CHUNK / 8), chunk = index % (CHUNK / 8);
-        if (chunk <= row / 8) copy_async<16>(tile + at(row, chunk), from + index * 8);
-    }
+    const u32 row = threadIdx.x / (CHUNK / 8), chunk = threadIdx.x % (CHUNK / 8), to = tile + at(row, chunk);
+    const Half *own = from + threadIdx.x * 8;
+    const u32 step = blockDim.x / (CHUNK / 8);
+    for (u32 skipped = 0; row + skipped < CHUNK; skipped += step)
+        if (chunk <= (row + skipped) / 8) copy_async<16>(to + skipped * 128, own + skipped * CHUNK);
 }
 
 // Sets those beyond the diagonal's to 0, which no copy changes.
@@ -252,8 +269,7 @@ __device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 ro
             transpose_quad(x);
             const u32 column = (n + quad) * 8, line = row + half * 8;
             if (line < rows && column < columns && (!TRIANGLE || column <= line))
-                store<4>(reinterpret_cast<u32 *>(to + line * stride + column),
-                         Vector<u32, 4>{{x[0], x[1], x[2], x[3]}});
+                store_words(to + line * stride + column, Vector<u32, 4>{{x[0], x[1], x[2], x[3]}});
         }
 }
 
@@ -274,7 +290,40 @@ __device__ __forceinline__ void store_transposed(u32 tile, u32 chunk, Half *to, 
     for (u32 index = lane; index < CHUNK * 2; index += WARP) {
         const u32 row = index / 2, part = index % 2;
         if (row < rows && part * 8 < columns)
-            store<4>(reinterpret_cast<u32 *>(to + row * stride + part * 8),
-                     load_shared(tile + at(row, chunk + part)));
+            store_words(to + row * stride + part * 8, load_shared(tile + at(row, chunk + part)));
+    }
+}
+
+// The gradients of the logarithms of a chunk's decays from its tokens' terms and from `end`: sums from the
+// last token back to each, which restart where a document begins. One warp, of which a lane has two tokens.
+__device__ __forceinline__ void sum_back(const Chunk &own, const float *terms, float end, float *ddecay) {
+    const u32 lane = threadIdx.x % WARP;
+    const u32 tokens[2] = {CHUNK - 1 - 2 * lane, CHUNK - 2 - 2 * lane};
+    float sums[2];
+    bool stops[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        stops[i] = tokens[i] < own.n && own.begins(tokens[i]);
+        sums[i] = tokens[i] < own.n && !stops[i] ? terms[tokens[i]] : 0.0f;
+    }
+    float sum = stops[1] ? 0.0f : sums[0] + sums[1];
+    u32 stopped = stops[0] || stops[1];
+#pragma unroll
+    for (int distance = 1; distance < WARP; distance *= 2) {
+        const float before = __shfl_up_sync(ALL_LANES, sum, distance);
+        const u32 had_stopped = __shfl_up_sync(ALL_LANES, stopped, distance);
+        if (lane >= distance) {
+            if (!stopped) sum += before;
+            stopped |= had_stopped;
+        }
+    }
+    float carried = __shfl_up_sync(ALL_LANES, sum, 1);
+    const u32 had_stopped = __shfl_up_sync(ALL_LANES, stopped, 1);
+    if (lane == 0) carried = 0.0f;
+    if (lane == 0 || !had_stopped) carried += end;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        carried = stops[i] ? 0.0f : carried + sums[i];
+        if (tokens[i] < own.n) ddecay[own.row(tokens[i]) * own.sizes.value + own.head] = carried;
     }
 }

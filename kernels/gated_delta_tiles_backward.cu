@@ -52,13 +52,13 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
             const Stage stage(stages + chunk % 2 * RETREAT_STAGE);
             const u64 stride = sizes.packed(), line = own.row(0) * stride, index = index_chunk(own);
             const u64 square = index * CHUNK * CHUNK;
-            load_tile<WIDTH>(stage.keys, queries_blc + line + key * width, stride, own.n, width);
+            load_tile(stage.keys, queries_blc + line + key * width, stride, own.n, width);
             load_strip(stage.dy, dy_blc + own.row(0) * dy_stride + head * values + left, dy_stride, own.n,
                        values - left);
             load_pairs(stage.pairs, pairs + square);
             load_pairs(stage.solved, solved + square);
             load_words(stage.scales, scales + index * SCALES * CHUNK, 4 * CHUNK);
-            load_tile<WIDTH>(stage.queries, queries_blc + line, stride, own.n, width);
+            load_tile(stage.queries, queries_blc + line, stride, own.n, width);
         }
         commit_copies();
     };
@@ -74,8 +74,7 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
         dstate[i] = dlast && c < width && v < values ? dlast[of_head + u64(c) * values + v] : 0.0f;
     }
     for (u32 chunk = chunks; chunk-- > 0;) {
-        prefetch(chunk - 1);  // none before the first: an index beyond all
-        finish_copies<1>();
+        finish_copies<0>();
         const Chunk own(sizes, chunk, head, batch, nullptr);
         const Stage stage(stages + chunk % 2 * RETREAT_STAGE);
         const float *numbers = reinterpret_cast<const float *>(shared_memory + (stage.scales - start));
@@ -92,6 +91,9 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
 #pragma unroll
             for (int i = 0; i < WIDTH / 2; i++) dstate[i] *= kept;
             times_transposed<KEY_STEPS, CHUNK / 8>(u_vt, packed_state, stage.keys);
+            // All threads are beyond the chunk after this one, whose memory these copies take. None before
+            // the first: an index beyond all.
+            prefetch(chunk - 1);
             times<TOKEN_STEPS, CHUNK / 8>(dx_vt, packed_dy, stage.pairs);
             finish_product<0>(u_vt, packed_state);
         }
@@ -123,7 +125,6 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
         store_transposed(stage.dy, own_column / 8, dvalues + own_column, sizes.packed(), own.n, columns,
                          packed_dx);
         finish_product<0>(dstate, packed);
-        __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; i++) {
@@ -172,40 +173,6 @@ __device__ __forceinline__ float multiply_rows(u32 tile, u32 row, u32 chunk, int
     return sum + __shfl_xor_sync(ALL_LANES, sum, 2);
 }
 
-// The gradients of the logarithms of a chunk's decays from its tokens' terms and from `end`: sums from the
-// last token back to each, which restart where a document begins. One warp, of which a lane has two tokens.
-__device__ __forceinline__ void sum_back(const Chunk &own, const float *terms, float end, float *ddecay) {
-    const u32 lane = threadIdx.x % WARP;
-    const u32 tokens[2] = {CHUNK - 1 - 2 * lane, CHUNK - 2 - 2 * lane};
-    float sums[2];
-    bool stops[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        stops[i] = tokens[i] < own.n && own.begins(tokens[i]);
-        sums[i] = tokens[i] < own.n && !stops[i] ? terms[tokens[i]] : 0.0f;
-    }
-    float sum = stops[1] ? 0.0f : sums[0] + sums[1];
-    u32 stopped = stops[0] || stops[1];
-#pragma unroll
-    for (int distance = 1; distance < WARP; distance *= 2) {
-        const float before = __shfl_up_sync(ALL_LANES, sum, distance);
-        const u32 had_stopped = __shfl_up_sync(ALL_LANES, stopped, distance);
-        if (lane >= distance) {
-            if (!stopped) sum += before;
-            stopped |= had_stopped;
-        }
-    }
-    float carried = __shfl_up_sync(ALL_LANES, sum, 1);
-    const u32 had_stopped = __shfl_up_sync(ALL_LANES, stopped, 1);
-    if (lane == 0) carried = 0.0f;
-    if (lane == 0 || !had_stopped) carried += end;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        carried = stops[i] ? 0.0f : carried + sums[i];
-        if (tokens[i] < own.n) ddecay[own.row(tokens[i]) * own.sizes.value + own.head] = carried;
-    }
-}
-
 // A piece of the values of a value head's chunk: what a block copies at once.
 struct Item {
     u32 job, member, piece;
@@ -245,18 +212,19 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
             if (item.member == 0 && item.piece == 0) {
                 const u32 key_tile = key_tiles + job_number % 2 * 2 * TILE;
                 const Half *queries = qkv_blc + own.row(0) * stride + own.head / members * width;
-                load_tile<WIDTH>(key_tile, queries + key * width, stride, own.n, width);
-                load_tile<WIDTH>(key_tile + TILE, queries, stride, own.n, width);
+                copy_rows<WIDTH, GRADIENT_THREADS>(key_tile, queries + key * width, stride, own.n, width);
+                copy_rows<WIDTH, GRADIENT_THREADS>(key_tile + TILE, queries, stride, own.n, width);
             }
             const u32 column = own.head * values + left;
-            load_tile<VALUE_PIECE>(stage.x, x + own.value_row(0) * values + left, values, own.n, columns);
-            load_tile<VALUE_PIECE>(stage.dx, dqkv_blc + own.row(0) * stride + 2 * key * width + column,
-                                   stride, own.n, columns);
-            load_tile<VALUE_PIECE>(stage.dy, dy_blc + own.row(0) * dy_stride + column, dy_stride, own.n,
-                                   columns);
+            copy_rows<VALUE_PIECE, GRADIENT_THREADS>(stage.x, x + own.value_row(0) * values + left, values,
+                                                     own.n, columns);
+            copy_rows<VALUE_PIECE, GRADIENT_THREADS>(
+                stage.dx, dqkv_blc + own.row(0) * stride + 2 * key * width + column, stride, own.n, columns);
+            copy_rows<VALUE_PIECE, GRADIENT_THREADS>(stage.dy, dy_blc + own.row(0) * dy_stride + column,
+                                                     dy_stride, own.n, columns);
             const u64 state = (index_chunk(own) * values + left) * WIDTH;
-            load_tile<WIDTH>(stage.state, states + state, WIDTH, columns, WIDTH);
-            load_tile<WIDTH>(stage.dstate, dstates + state, WIDTH, columns, WIDTH);
+            copy_rows<WIDTH, GRADIENT_THREADS>(stage.state, states + state, WIDTH, columns, WIDTH);
+            copy_rows<WIDTH, GRADIENT_THREADS>(stage.dstate, dstates + state, WIDTH, columns, WIDTH);
             load_words(stage.scales, scales + (index_chunk(own) * SCALES + SINCE) * CHUNK,
                        PIECE_SCALES * CHUNK);
         }
@@ -288,8 +256,9 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
                 const PieceStage stage(stages + item_number % 2 * PIECE_STAGE);
                 item = item.next(members, pieces);
                 item_number++;
+                finish_copies<0>();
+                // All threads are beyond the item before this one, whose memory these copies take.
                 prefetch(item, item_number, job_number + 1);
-                finish_copies<1>();
                 kinds = reinterpret_cast<const float *>(shared_memory + (stage.scales - start));
                 u32 a[TOKEN_STEPS][4];
                 left(a, stage.dy, row);
@@ -316,7 +285,6 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
                     }
                 }
                 finish_product<0>(earlier, a);
-                __syncthreads();
             }
             along_states = warp_sum(along_states);
             if (lane == 0) numbers.partial[warp] = along_states;
@@ -334,22 +302,39 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
                 if (lane % 4 == 0) own_products[3][t] = product;
             }
             const u32 as_rows = pair_tiles + group * 2 * PANEL, as_columns = as_rows + PANEL;
+            int first_seen[2];
+            float sum_at[2], norm_at[2];
 #pragma unroll
-            for (int i = 0; i < CHUNK / 2; i += 2) {
-                const u32 t = row + lane / 4 + i % 4 / 2 * 8, first = i / 4 * 8 + lane % 4 * 2;
-                float rated[2], unrated[2];
+            for (u32 half = 0; half < 2; half++) {
+                const u32 t = row + lane / 4 + half * 8;
+                first_seen[half] = t < own.n ? own.first_seen(t) : CHUNK;
+                sum_at[half] = numbers_of(SUM)[t];
+                norm_at[half] = numbers_of(group == 0 ? QUERY : KEY)[t];
+            }
 #pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const u32 s = first + j;
-                    const bool seen = (group == 0 ? s <= t : s < t) && t < own.n && own.sees(t, s);
-                    const float between = seen ? decay_between(numbers_of(SUM)[s], numbers_of(SUM)[t]) : 0.0f;
-                    const float gradient = (group == 0 ? pairs[i + j] : -pairs[i + j]) * between;
-                    rated[j] = gradient * (numbers_of(RATE)[s] * numbers_of(KEY)[s]);
-                    unrated[j] = gradient * numbers_of(group == 0 ? QUERY : KEY)[t];
+            for (u32 part = 0; part < CHUNK / 8; part++) {
+                const u32 first = part * 8 + lane % 4 * 2;
+                const Vector<float, 2> sum = load<2>(numbers_of(SUM) + first);
+                const Vector<float, 2> rate = load<2>(numbers_of(RATE) + first);
+                const Vector<float, 2> norm = load<2>(numbers_of(KEY) + first);
+#pragma unroll
+                for (u32 half = 0; half < 2; half++) {
+                    const u32 t = row + lane / 4 + half * 8;
+                    float rated[2], unrated[2];
+#pragma unroll
+                    for (u32 j = 0; j < 2; j++) {
+                        const u32 s = first + j;
+                        const float pair = pairs[part * 4 + half * 2 + j];
+                        const bool seen = s < t + (group == 0) && int(s) >= first_seen[half];
+                        const float between = decay_between(sum.at[j], sum_at[half]);
+                        const float gradient = seen ? (group == 0 ? pair : -pair) * between : 0.0f;
+                        rated[j] = gradient * (rate.at[j] * norm.at[j]);
+                        unrated[j] = gradient * norm_at[half];
+                    }
+                    const u32 offset = at(t, part) + lane % 4 * 4;
+                    store_shared(as_rows + offset, pack_half(rated[0], rated[1]));
+                    store_shared(as_columns + offset, pack_half(unrated[0], unrated[1]));
                 }
-                const u32 offset = at(t, i / 4) + lane % 4 * 4;
-                store_shared(as_rows + offset, pack_half(rated[0], rated[1]));
-                store_shared(as_columns + offset, pack_half(unrated[0], unrated[1]));
             }
             finish_stores();
             u32 a[TOKEN_STEPS][4];

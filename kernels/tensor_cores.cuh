@@ -52,6 +52,12 @@ __device__ __forceinline__ Vector<u32, 4> load_shared(u32 address) {
                  : "memory");
     return words;
 }
+// Stores 16 bytes at once.
+__device__ __forceinline__ void store_words(void *to, const Vector<u32, 4> &words) {
+    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(words.at[0]), "r"(words.at[1]),
+                 "r"(words.at[2]), "r"(words.at[3])
+                 : "memory");
+}
 __device__ __forceinline__ u32 load_shared_word(u32 address) {
     u32 word;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
