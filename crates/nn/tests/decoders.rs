@@ -101,12 +101,10 @@ const STATE_SPACES: &[&str] = &[
 ];
 
 const SINGLE_BRANCHES: &[&str] = &[
-    "model.layers=4",
     "model.single_branches=true",
-    "model.layer_types=['feed_forward', 'state_space', 'feed_forward', 'full_attention']",
+    "model.layer_types=['state_space', 'feed_forward']",
     "model.gated=false",
     "model.experts=3",
-    "model.expert_layers=[0, 0, 1, 0]",
     "model.shared_expert_width=5",
     "model.state_heads=2",
     "model.state_head_width=3",
