@@ -14,7 +14,7 @@ const OPENINGS: [&str; 11] =
     ["Those", "That", "What", "Its", "It", "Has", "When", "Whose", "They", "These", "Which"];
 
 /// Number of remaining uses of these words. A change may only lower it.
-const LEFT: usize = 94;
+const LEFT: usize = 93;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {

@@ -22,9 +22,9 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
         if trial.compares() {
             assert_eq!(read(&dy), dy_wide, "a gradient with other views is not overwritten");
         }
-        let in_place = activation::backward(dy, &saved, kind).unwrap();
-        assert_eq!(in_place.region().buffer.address(), address);
-        trial.same("gradient in place", &in_place, &apart);
+        let overwritten = activation::backward(dy, &saved, kind).unwrap();
+        assert_eq!(overwritten.region().buffer.address(), address);
+        trial.same("gradient in place", &overwritten, &apart);
         // The derivative is undefined at ReLU's corner.
         let smooth = |i: usize| kind != Activation::Relu || x_wide[i].abs() > 1e-2;
         let indices: Vec<usize> = (0..length).filter(|i| smooth(*i)).rev().take(100).collect();
