@@ -235,7 +235,10 @@ impl GatedDelta {
         let gates = self.gates.get(own).ok_or_else(missing)?;
         let qkv_blc = within(tape, "conv1d", || Ok(ops::causal_convolution(tape, qkv_blc, convolution)?))?;
         let mixed_blc = within(tape, "delta_rule", || {
-            let [decay, rate] = ops::delta_gates(tape, [a_blh, b_blh], gates)?;
+            let of_block =
+                |_, operands| Ok::<_, NnError>(Vec::from(ops::delta_gates(tape, operands, gates)?));
+            let parts = map(tape, [a_blh, b_blh], of_block)?;
+            let [decay, rate] = <[Var; 2]>::try_from(parts).map_err(|_| missing())?;
             Ok(ops::gated_delta_rule(tape, [qkv_blc, decay, rate], self.settings)?)
         })?;
         map(tape, [mixed_blc, z_blc], |block, [mixed_blc, z_blc]| {
