@@ -170,14 +170,12 @@ KERNEL __launch_bounds__(PREPARE_THREADS, 4)
     }
     const u32 row = threadIdx.x / WARP * 16;
     float keys[CHUNK / 2], queries[CHUNK / 2];
-    clear(keys);
-    clear(queries);
     u32 a[KEY_STEPS][4];
     left(a, key_tile, row);
-    times_transposed<KEY_STEPS, CHUNK / 8>(keys, a, key_tile);
+    times_transposed<KEY_STEPS, CHUNK / 8, true>(keys, a, key_tile);
     finish_product<0>(keys, a);
     left(a, query_tile, row);
-    times_transposed<KEY_STEPS, CHUNK / 8>(queries, a, key_tile);
+    times_transposed<KEY_STEPS, CHUNK / 8, true>(queries, a, key_tile);
     finish_product<0>(queries, a);
     int first_seen[2];
 #pragma unroll
@@ -289,15 +287,10 @@ __device__ __forceinline__ void advance(const Half *qkv_blc, const Half *solved,
         u32 packed_state[KEY_STEPS][4], packed_x[TOKEN_STEPS][4], packed[TOKEN_STEPS][4];
         pack<WIDTH / 8>(packed_state, state);
         float x_vt[CHUNK / 2], read_vt[CHUNK / 2], out_vt[CHUNK / 2];
-        clear(read_vt);
-        clear(x_vt);
-        times_transposed<KEY_STEPS, CHUNK / 8>(read_vt, packed_state, stage.keys);
+        times_transposed<KEY_STEPS, CHUNK / 8, true>(read_vt, packed_state, stage.keys);
         // All threads are beyond the chunk before this one, whose memory these copies take.
         prefetch(chunk + 1);
-        if (OUTPUTS) {
-            clear(out_vt);
-            times_transposed<KEY_STEPS, CHUNK / 8>(out_vt, packed_state, stage.queries);
-        }
+        if (OUTPUTS) times_transposed<KEY_STEPS, CHUNK / 8, true>(out_vt, packed_state, stage.queries);
         left_transposed(packed, stage.values, own_column / 8);
         finish_product<OUTPUTS ? 1 : 0>(read_vt, packed_state);
         scale_columns<CHUNK / 8>(read_vt, numbers + KEY_SINCE * CHUNK);
@@ -308,7 +301,7 @@ __device__ __forceinline__ void advance(const Half *qkv_blc, const Half *solved,
             for (int i = 0; i < CHUNK / 2; i++) read_vt[i] = values_vt[i] - read_vt[i];
         }
         pack<CHUNK / 8>(packed, read_vt);
-        times_transposed<TOKEN_STEPS, CHUNK / 8>(x_vt, packed, stage.solved);
+        times_transposed<TOKEN_STEPS, CHUNK / 8, true>(x_vt, packed, stage.solved);
         const float kept = numbers[SINCE * CHUNK + own.n - 1];
 #pragma unroll
         for (int i = 0; i < WIDTH / 2; i++) state[i] *= kept;

@@ -186,19 +186,20 @@ template <int N> constexpr bool IS_GROUPED = false;
 #endif
 
 // Begins acc[16, 8 * N] += a[16, 16 * K] * columns 8 * chunk.. of the first 16 * K rows of a tile. Neither
-// acc nor a may be used before `finish_product`.
-template <int K, int N>
+// acc nor a may be used before `finish_product`. With FRESH, acc is written, whatever it was.
+template <int K, int N, bool FRESH = false>
 __device__ __forceinline__ void times(float (&acc)[4 * N], const u32 (&a)[K][4], u32 tile, u32 chunk = 0) {
     if constexpr (IS_GROUPED<N>) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
         const u32 b = descriptor(tile + chunk / 8 * PANEL, CHUNK);
         products_begin();
 #pragma unroll
-        for (int k = 0; k < K; k++) register_product<true>(acc, a[k], b + AT(k * 16 * 128), 1);
+        for (int k = 0; k < K; k++) register_product<true>(acc, a[k], b + AT(k * 16 * 128), !FRESH || k > 0);
         products_commit();
 #endif
         return;
     }
+    if (FRESH) clear(acc);
     const u32 lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < K; k++)
@@ -212,18 +213,20 @@ __device__ __forceinline__ void times(float (&acc)[4 * N], const u32 (&a)[K][4],
 }
 
 // Begins acc[16, 8 * N] += a[16, 16 * K] * the first 8 * N rows of a tile, transposed.
-template <int K, int N>
+template <int K, int N, bool FRESH = false>
 __device__ __forceinline__ void times_transposed(float (&acc)[4 * N], const u32 (&a)[K][4], u32 tile) {
     if constexpr (IS_GROUPED<N>) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
         const u32 b = descriptor(tile, CHUNK);
         products_begin();
 #pragma unroll
-        for (int k = 0; k < K; k++) register_product<false>(acc, a[k], b + AT(k / 4 * PANEL + k % 4 * 32), 1);
+        for (int k = 0; k < K; k++)
+            register_product<false>(acc, a[k], b + AT(k / 4 * PANEL + k % 4 * 32), !FRESH || k > 0);
         products_commit();
 #endif
         return;
     }
+    if (FRESH) clear(acc);
     const u32 lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < K; k++)

@@ -82,19 +82,17 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
         float u_vt[CHUNK / 2], dx_vt[CHUNK / 2];
         u32 packed[TOKEN_STEPS][4], packed_dy[TOKEN_STEPS][4];
         left_transposed(packed_dy, stage.dy, own_column / 8);
-        clear(u_vt);
-        clear(dx_vt);
         const float kept = numbers[SINCE * CHUNK + own.n - 1];
         {
             u32 packed_state[KEY_STEPS][4];
             pack<WIDTH / 8>(packed_state, dstate);
 #pragma unroll
             for (int i = 0; i < WIDTH / 2; i++) dstate[i] *= kept;
-            times_transposed<KEY_STEPS, CHUNK / 8>(u_vt, packed_state, stage.keys);
+            times_transposed<KEY_STEPS, CHUNK / 8, true>(u_vt, packed_state, stage.keys);
             // All threads are beyond the chunk after this one, whose memory these copies take. None before
             // the first: an index beyond all.
             prefetch(chunk - 1);
-            times<TOKEN_STEPS, CHUNK / 8>(dx_vt, packed_dy, stage.pairs);
+            times<TOKEN_STEPS, CHUNK / 8, true>(dx_vt, packed_dy, stage.pairs);
             finish_product<0>(u_vt, packed_state);
         }
         finish_product<0>(dx_vt, packed_dy);
@@ -102,8 +100,7 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
 #pragma unroll
         for (int i = 0; i < CHUNK / 2; i++) u_vt[i] += dx_vt[i];
         pack<CHUNK / 8>(packed, u_vt);
-        clear(dx_vt);
-        times<TOKEN_STEPS, CHUNK / 8>(dx_vt, packed, stage.solved);
+        times<TOKEN_STEPS, CHUNK / 8, true>(dx_vt, packed, stage.solved);
         {
             float dy_vt[CHUNK / 2];
             unpack<CHUNK / 8>(dy_vt, packed_dy);
