@@ -52,7 +52,8 @@ fn error(actual: &Steps, expected: &Steps) -> f64 {
 #[test]
 fn bf16_is_as_near_to_float64_as_that_of_transformers() {
     let all: Value = serde_json::from_slice(&fs::read(golden("half.json")).unwrap()).unwrap();
-    for name in MODELS {
+    // Not all families were recorded in bf16.
+    for name in MODELS.iter().filter(|name| all.get(**name).is_some()) {
         let tried = |device: &DeviceChoice| {
             *device == DeviceChoice::Cuda || sizes::are_wanted() || ON_HOST.contains(name)
         };
