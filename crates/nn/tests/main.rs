@@ -5,3 +5,4 @@ mod buffers;
 mod decoders;
 mod later_tokens;
 mod layers;
+mod pieces;
