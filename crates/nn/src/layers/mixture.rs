@@ -53,7 +53,7 @@ pub struct Mixture {
 /// The experts that all rows use.
 #[derive(Debug)]
 enum SharedExperts {
-    Gated(GatedFeedForward),
+    Gated(Box<GatedFeedForward>),
     Plain(FeedForward),
 }
 
@@ -232,7 +232,7 @@ impl SharedExperts {
         match function {
             ExpertFunction::Gated(gate) => {
                 let layers = GatedFeedForward::new(parameters, prefix, widths, inits, gate, false)?;
-                Ok(SharedExperts::Gated(layers))
+                Ok(SharedExperts::Gated(Box::new(layers)))
             }
             ExpertFunction::Plain(activation) => {
                 let names = ["up_proj", "down_proj"].map(|part| format!("{prefix}.{part}"));

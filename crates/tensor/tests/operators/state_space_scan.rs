@@ -206,7 +206,7 @@ fn compare_states(trial: &mut Trial<'_>, sizes: (usize, usize, StateHeads)) {
         let mut targets = [None; 3];
         targets[part] = Some(&target);
         backward_weight(&gradients.sums, trial.dtype, targets).unwrap();
-        let size = if name == "dd" { terms } else { terms * sizes.1 as f64 };
+        let size = terms * sizes.1 as f64;
         trial.weight_gradient(name, &target, (values[2 + part], size), |own| value(2 + part, own));
     }
 }
