@@ -14,7 +14,7 @@ use crate::common::runs::{GPT, LLAMA, MLP, RESNET, config};
 const EMA: &str = "train.ema=0.9";
 const VALIDATED: &str = "train.validate_ema=true";
 const OFTEN: &str = "train.validate_every=2";
-/// Steps of which two or three update the averages, with a validation in between.
+/// Two or three of these steps update the averages, with a validation in between.
 const FEW: &str = "train.steps=3";
 const STATE: &str = "optim.offload=true";
 const WEIGHTS: &str = "memory.offload_weights=true";

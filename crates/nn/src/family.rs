@@ -168,7 +168,7 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>>;
 
     /// Returns the setting that excludes modules that predict later tokens; `None` if
-    /// [`ModelSpec::build`] adds those of [`Parameters::predicting`].
+    /// [`ModelSpec::build`] adds the modules of [`Parameters::predicting`].
     fn without_modules(&self) -> Option<String> {
         Some("this model.kind".to_owned())
     }

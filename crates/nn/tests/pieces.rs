@@ -55,8 +55,8 @@ fn convolution(parameters: &mut Parameters) -> Result<Mixer> {
     Ok(Box::new(ShortConvolution::new(parameters, "convolution", WIDTH, sizes, INITS)?))
 }
 
-/// Returns the start of each token's document in a sequence: three documents, two of which cross pieces, and
-/// one begins with a piece.
+/// Returns the start of each token's document in a sequence. Two of three documents cross pieces, and one
+/// begins with a piece.
 fn start(at: usize) -> i32 {
     [60, 33, 0].into_iter().find(|first| *first <= at).unwrap_or(0) as i32
 }

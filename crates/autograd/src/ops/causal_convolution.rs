@@ -137,8 +137,7 @@ impl CausalConvolution {
     }
 }
 
-/// Backward of the rows that pieces take from each other: adds their gradients to those of the pieces that
-/// they are from.
+/// Backward of the rows that pieces take from each other: adds their gradients to the pieces that have them.
 #[derive(Debug)]
 struct HaloRule {
     order: PieceOrder,

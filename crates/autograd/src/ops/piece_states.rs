@@ -70,7 +70,7 @@ impl PieceOrder {
     }
 
     /// Gathers a tensor of every piece from all ranks, in the order of pieces: `[pieces, elements]`. `own`
-    /// are those of the local pieces.
+    /// has the local pieces' tensors.
     pub(super) fn gather(&self, own: Vec<Tensor>, category: Category) -> Result<Tensor> {
         let request = Request::new(category, self.operator);
         let flat = own.iter().map(|own| Ok(own.reshape([1, own.elements()])?));

@@ -88,7 +88,7 @@ pub fn retreat(dy_blc: &Tensor, operands: Operands<'_>, gradient: &Tensor) -> Re
 
 /// Computes the gradients of the inputs from that of the output, `dy_blc`, and partial sums of the gradients
 /// of the weights. `states` are the states before the first token and the gradient of those after the last,
-/// `[batch, heads, states, width]` f32, both of which the call overwrites; without them the scan began with
+/// `[batch, heads, states, width]` f32, and the call overwrites both; without them the scan began with
 /// zeros.
 pub fn backward_input(
     dy_blc: &Tensor,

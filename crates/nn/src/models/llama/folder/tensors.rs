@@ -26,8 +26,8 @@ pub(super) fn unused(sizes: &LlamaSizes) -> Vec<String> {
     unused.collect()
 }
 
-/// Returns all tensors of a model in the family's layout, with `modules`, those of modules that predict later
-/// tokens.
+/// Returns all tensors of a model in the family's layout, with `modules`, the tensors of modules that predict
+/// later tokens.
 pub(super) fn tensors(
     sizes: &LlamaSizes,
     family: &FolderFamily,
@@ -73,7 +73,7 @@ pub(super) fn variants(
     family.rewritten.map(changed).into_iter().collect()
 }
 
-/// Returns the tensors of layer `index`, whose options are those of layer `layer`.
+/// Returns the tensors of layer `index`, which has the options of layer `layer`.
 pub(super) fn layer_tensors(
     sizes: &LlamaSizes,
     family: &FolderFamily,
