@@ -20,6 +20,7 @@ const PIECES: usize = 4;
 const INITS: [Init; 2] = [Init::Normal(0.3); 2];
 
 type Mixer = Box<dyn Layer<Stream = Var>>;
+type Make = fn(&mut Parameters) -> Result<Mixer>;
 
 fn delta(parameters: &mut Parameters, by_channel: bool) -> Result<Mixer> {
     let heads = DeltaHeads { key: 2, value: 4, width: 6, value_width: 5 };
@@ -121,7 +122,7 @@ fn run(build: fn(&mut Parameters) -> Result<Mixer>, pieces: usize, packs: bool) 
 
 #[test]
 fn pieces_have_the_losses_and_gradients_of_whole_sequences() {
-    let layers: [(&str, fn(&mut Parameters) -> Result<Mixer>); 4] = [
+    let layers: [(&str, Make); 4] = [
         ("delta rule", |parameters| delta(parameters, false)),
         ("delta rule by channel", |parameters| delta(parameters, true)),
         ("state spaces", states),

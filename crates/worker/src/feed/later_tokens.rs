@@ -56,12 +56,15 @@ mod tests {
         HostArray { shape: vec![2, 4], data: HostData::U32(values.to_vec()) }
     }
 
+    /// Starts of documents, the distance, and the expected inputs and targets.
+    type Row<'a> = (Option<&'a [u32]>, usize, [u32; 8], [u32; 8]);
+
     #[test]
     fn tokens_and_targets_move_within_their_document() {
         let none = IGNORED;
         let inputs = array(&[1, 2, 3, 4, 5, 6, 7, 8]);
         let targets = array(&[2, 3, 4, 50, 6, none, 8, 90]);
-        let table: [(Option<&[u32]>, usize, [u32; 8], [u32; 8]); 4] = [
+        let table: [Row<'_>; 4] = [
             (None, 1, [2, 3, 4, 0, 6, 7, 8, 0], [3, 4, 50, none, none, 8, 90, none]),
             (None, 2, [3, 4, 0, 0, 7, 8, 0, 0], [4, 50, none, none, 8, 90, none, none]),
             (
