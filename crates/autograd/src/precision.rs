@@ -105,7 +105,7 @@ const STANDARD: &[OperatorPrecision] = &[
     half("gated_feed_forward", "activation function"),
     half("gated_rms_norm", "rstd, gate"),
     moves("gather"),
-    moves("join_losses"),
+    unchanged("join_losses", "losses"),
     moves("join_pieces"),
     half("latent_qkv", "sum of gradients over heads"),
     single("layer_norm", "mean, rstd"),

@@ -216,6 +216,10 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::gated_rms_norm(t, o.x(t, &[1, 4, 8]), o.x(t, &[1, 4, 8]), &weight, settings))
     }),
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
+    ("join_losses", |t, o| {
+        let loss = || ops::mse(t, o.x(t, &[4, 8]), &o.tensor(&[4, 8], t_type(t, o), 7), 1.0);
+        one(ops::join_losses(t, vec![loss()?, loss()?], &[1.0, 0.5]))
+    }),
     ("join_pieces", |t, o| {
         let pieces = o.x(t, &[4, 8]).redistribute(t, Axis::Context, PIECES)?;
         one(pieces.redistribute(t, Axis::Context, Placement::Replicate))

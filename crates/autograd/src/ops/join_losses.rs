@@ -17,8 +17,8 @@ pub struct JoinLossesRule {
     weights: Vec<f32>,
 }
 
-/// Joins scalar losses in a vector, with the first of them as the loss and the others as figures. A gradient
-/// of 1 is one of the sum of all losses times their `weights`.
+/// Joins scalar losses in a vector, with the first of them as the loss and the others as figures. A scalar
+/// gradient is of the sum of all losses times their `weights`; else there is one for each.
 ///
 /// # Errors
 /// A loss is no f32 scalar, or memory is exhausted.
@@ -46,17 +46,18 @@ impl Rule for JoinLossesRule {
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let factor = only(outputs)?;
         let request = Request::new(Category::ActivationGradient, OPERATOR);
-        let weighted = |(weight, wanted): (&f32, &bool)| -> Result<Option<Tensor>> {
+        let is_scalar = factor.elements() == 1;
+        let weighted = |(index, (weight, wanted)): (usize, (&f32, &bool))| -> Result<Option<Tensor>> {
             if !wanted {
                 return Ok(None);
             }
-            let own = Tensor::empty(factor.device(), factor.shape(), DType::F32, request)?;
-            own.copy_from(&factor)?;
+            let own = Tensor::empty(factor.device(), [], DType::F32, request)?;
+            own.copy_from(&factor.view(if is_scalar { 0 } else { index }, [])?)?;
             if *weight != 1.0 {
                 ops::scale::in_place(&own, *weight)?;
             }
             Ok(Some(own))
         };
-        self.weights.iter().zip(wanted).map(weighted).collect()
+        self.weights.iter().zip(wanted).enumerate().map(weighted).collect()
     }
 }
