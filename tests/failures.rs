@@ -118,7 +118,7 @@ fn a_truncated_corpus_is_named() {
 /// Limits the memory of rank 1, or of the process, below the 320 MB of the second layer's weights.
 #[test]
 fn out_of_memory_writes_the_table_and_the_snapshot() {
-    const LIMITED: &str = "[ \"${RANK:-1}\" = 0 ] || ulimit -v 800000; exec \"$@\"";
+    const LIMITED: &str = "[ \"${RANK:-1}\" = 0 ] || ulimit -v 900000; exec \"$@\"";
     let sets = [
         "model.kind=mlp",
         "model.sizes=[3, 8000, 10000, 2]",

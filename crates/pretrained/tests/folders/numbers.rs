@@ -73,11 +73,14 @@ fn recorded_name(name: &str) -> String {
         ("q_conv1d", "conv1d"),
         ("k_conv1d", "conv1d"),
         ("v_conv1d", "conv1d"),
+        ("backbone.", "model."),
     ];
+    // Nemotron-H has experts without gates.
+    let first = if name.starts_with("backbone.") { "up_proj" } else { "gate_up_proj" };
     let name = renamed.into_iter().fold(name.to_owned(), |name, (part, other)| name.replace(part, other));
     let Some((layer, tensor)) = name.split_once(".experts.") else { return name };
     let part = match tensor.split('.').nth(1) {
-        Some("gate_proj" | "up_proj" | "w1" | "w3") => "gate_up_proj",
+        Some("gate_proj" | "up_proj" | "w1" | "w3") => first,
         Some("down_proj" | "w2") => "down_proj",
         _ => tensor,
     };
