@@ -1,14 +1,13 @@
 //! `plimsoll bench attention`.
 
-use bench::{AttentionSizes, AttentionTime, attention_device, bench_attention};
+use bench::{AttentionSizes, AttentionTime, bench_attention};
 use device::{DType, Device};
 use serde::Serialize;
 use telemetry::table::aligned;
 use tensor::ops::attention::Heads;
-use worker::DeviceChoice;
 
 use crate::arguments::count;
-use crate::bench_operands::operand_type;
+use crate::bench_operands::CallArgs;
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
@@ -54,22 +53,9 @@ pub(crate) struct BenchAttentionArgs {
     /// are the sum over all pieces
     #[arg(long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     pieces: usize,
-    /// Dtype of the operands: bf16, f16 or f32 [default: bf16 on a GPU, f32 otherwise]
-    #[arg(long)]
-    precision: Option<String>,
-    /// Device: auto, cpu or cuda; on a CPU, use small sizes such as --batch 1 --positions 512 --columns 256
-    #[arg(long, default_value = "auto")]
-    device: String,
-    /// Number of timed calls of each pass
-    #[arg(long, value_name = "N", default_value = "20", value_parser = count::<usize>)]
-    calls: usize,
-    /// Print a line of JSON for each width instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    call: CallArgs,
 }
-
-/// Dtypes of the operands, by name.
-const TYPES: &[(&str, DType)] = &[("bf16", DType::Bf16), ("f16", DType::F16), ("f32", DType::F32)];
 
 impl BenchAttentionArgs {
     fn sizes(&self, width: usize) -> Result<AttentionSizes, CliError> {
@@ -93,18 +79,17 @@ impl BenchAttentionArgs {
 pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
     let widths = args.head_widths.iter().map(|width| args.sizes(*width));
     let widths = widths.collect::<Result<Vec<_>, _>>()?;
-    let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
-    let dtype = operand_type(args.precision.as_deref(), TYPES, &device)?;
+    let (device, dtype) = args.call.device_and_type()?;
     let mut lines = Vec::new();
     for sizes in &widths {
         let line =
-            Line::from_time(&device, sizes, dtype, &bench_attention(&device, sizes, dtype, args.calls)?);
-        if args.json {
+            Line::from_time(&device, sizes, dtype, &bench_attention(&device, sizes, dtype, args.call.calls)?);
+        if args.call.json {
             print_json(&line)?;
         }
         lines.push(line);
     }
-    if args.json {
+    if args.call.json {
         return Ok(());
     }
     let window = args.window.map_or_else(String::new, |window| format!(", windows of {window}"));
@@ -114,7 +99,7 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
         "{}\ncausal attention{window}, {dtype}, {batch} × {positions} positions{pieces}, median of {} \
          calls\n\n{}",
         device.description().model,
-        args.calls,
+        args.call.calls,
         table(&lines)
     ))
 }

@@ -1,6 +1,6 @@
 //! `plimsoll bench experts`.
 
-use bench::{ExpertSizes, ExpertTime, Spread, attention_device, bench_experts};
+use bench::{ExpertSizes, ExpertTime, Spread, bench_experts, measured_device};
 use device::{DType, Device};
 use serde::Serialize;
 use telemetry::table::aligned;
@@ -70,7 +70,7 @@ impl BenchExpertsArgs {
 /// The arguments are invalid, or the device is missing or fails.
 pub(crate) fn run(args: &BenchExpertsArgs) -> Result<(), CliError> {
     let spreads = args.spreads()?;
-    let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
+    let device = measured_device(DeviceChoice::from_name(&args.device)?)?;
     let dtype = operand_type(args.precision.as_deref(), TYPES, &device)?;
     let mut lines = Vec::new();
     for spread in spreads {

@@ -1,13 +1,12 @@
 //! `plimsoll bench recurrence`.
 
-use bench::{Recurrence, RecurrenceSizes, RecurrenceTime, attention_device, bench_recurrence};
+use bench::{Recurrence, RecurrenceSizes, RecurrenceTime, bench_recurrence};
 use device::{DType, Device};
 use serde::Serialize;
 use telemetry::table::aligned;
-use worker::DeviceChoice;
 
 use crate::arguments::count;
-use crate::bench_operands::operand_type;
+use crate::bench_operands::CallArgs;
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
@@ -40,22 +39,9 @@ pub(crate) struct BenchRecurrenceArgs {
     /// Columns of a value [default: as of a key]
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     value_width: Option<usize>,
-    /// Dtype of the operands: bf16, f16 or f32 [default: bf16 on a GPU, f32 otherwise]
-    #[arg(long)]
-    precision: Option<String>,
-    /// Device: auto, cpu or cuda; on a CPU, use small sizes such as --batch 1 --positions 512 --heads 2
-    #[arg(long, default_value = "auto")]
-    device: String,
-    /// Number of timed calls of each pass
-    #[arg(long, value_name = "N", default_value = "20", value_parser = count::<usize>)]
-    calls: usize,
-    /// Print a line of JSON for each operator instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    call: CallArgs,
 }
-
-/// Dtypes of the operands, by name.
-const TYPES: &[(&str, DType)] = &[("bf16", DType::Bf16), ("f16", DType::F16), ("f32", DType::F32)];
 
 /// Runs the command: measures and prints.
 ///
@@ -68,8 +54,7 @@ pub(crate) fn run(args: &BenchRecurrenceArgs) -> Result<(), CliError> {
         found.ok_or_else(|| CliError::Refused(refused()))
     };
     let operators = args.operators.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-    let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
-    let dtype = operand_type(args.precision.as_deref(), TYPES, &device)?;
+    let (device, dtype) = args.call.device_and_type()?;
     let sizes = RecurrenceSizes {
         batch: args.batch,
         positions: args.positions,
@@ -80,14 +65,14 @@ pub(crate) fn run(args: &BenchRecurrenceArgs) -> Result<(), CliError> {
     };
     let mut lines = Vec::new();
     for operator in operators {
-        let time = bench_recurrence(&device, (operator, &sizes), dtype, args.calls)?;
+        let time = bench_recurrence(&device, (operator, &sizes), dtype, args.call.calls)?;
         let line = Line::from_time(&device, (operator, &sizes), dtype, time);
-        if args.json {
+        if args.call.json {
             print_json(&line)?;
         }
         lines.push(line);
     }
-    if args.json {
+    if args.call.json {
         return Ok(());
     }
     let RecurrenceSizes { batch, positions, heads, key_heads, width, value_width } = sizes;
@@ -95,7 +80,7 @@ pub(crate) fn run(args: &BenchRecurrenceArgs) -> Result<(), CliError> {
         "{}\n{dtype}, {batch} × {positions} positions, {heads} heads ({key_heads} of keys) of \
          {width}/{value_width}, median of {} calls\n\n{}",
         device.description().model,
-        args.calls,
+        args.call.calls,
         table(&lines)
     ))
 }

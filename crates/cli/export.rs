@@ -45,7 +45,7 @@ pub(crate) struct ExportArgs {
     #[arg(long)]
     ema: bool,
     /// Leave out modules that predict later tokens. Without this option, trained modules are written, and
-    /// those that were not trained are copied from the folder that the model came from.
+    /// others are copied from the folder that the model came from.
     #[arg(long)]
     without_mtp: bool,
 }

@@ -1,11 +1,9 @@
 //! Times causal attention, forward and backward.
 
-use device::{Category, DType, Device, DeviceOptions, Request};
+use device::{Category, DType, Device, Request};
 use tensor::Tensor;
 use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
 use tensor::ops::random;
-use worker::DeviceChoice;
-use worker::setup::placement::Placement;
 
 use crate::error::{BenchError, Result};
 use crate::options::median;
@@ -69,22 +67,6 @@ pub struct AttentionTime {
     pub forward: f64,
     /// The backward pass.
     pub backward: f64,
-}
-
-/// Opens the device to measure: the first GPU, or the CPU.
-///
-/// # Errors
-/// There is no GPU, it fails to start, or the choice is Meta.
-pub fn attention_device(choice: DeviceChoice) -> Result<Device> {
-    let placement = match choice {
-        DeviceChoice::Cuda => Placement::one_gpu(0)?,
-        DeviceChoice::Auto if device::cuda::availability().is_ok() => Placement::one_gpu(0)?,
-        DeviceChoice::Auto | DeviceChoice::Cpu => Placement::Cpu,
-        DeviceChoice::Meta => {
-            return Err(BenchError::Refused("--device meta: it computes nothing".to_owned()));
-        }
-    };
-    Ok(placement.device(0, &DeviceOptions::default())?)
 }
 
 /// Returns random queries, keys and values for each call: one call, or one per piece.

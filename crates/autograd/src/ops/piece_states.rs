@@ -117,8 +117,8 @@ impl PieceOrder {
         self.here.get(index).is_some_and(|number| number + 1 == self.dealt.len())
     }
 
-    /// Joins the states of all pieces in their order: `states` become those that enter the local pieces or,
-    /// if `is_backward`, the gradients of those that leave them.
+    /// Joins the states of all pieces in their order. Returns the states that enter the local pieces or, if
+    /// `is_backward`, the gradients of the states that leave them.
     fn join(&self, maps: &[Tensor], states: Vec<Tensor>, is_backward: bool) -> Result<Vec<Tensor>> {
         let category = if is_backward { Category::ActivationGradient } else { Category::Activation };
         let (Some(map), Some(state)) = (maps.first(), states.first().cloned()) else {

@@ -22,7 +22,7 @@ enum Numbering {
 pub(super) struct Site {
     pub(super) seed: u64,
     name: String,
-    /// How the array's elements are numbered.
+    /// Order in which the array's elements are numbered.
     numbering: Numbering,
 }
 
