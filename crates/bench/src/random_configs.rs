@@ -252,7 +252,7 @@ impl Drawn {
         }
     }
 
-    /// Returns the numbers of parameters of a block's feed-forward layers: all, and the part that a token uses.
+    /// Returns the parameters of a block's feed-forward layers: all, and the part that a token uses.
     fn feed_forward(&mut self, draw: &mut Draw, width: usize) -> [f64; 2] {
         let matrices = |inner: usize| 3.0 * (width * inner) as f64;
         if !draw.chance(0.18) {
