@@ -154,3 +154,25 @@ fn expandable_segments_hold_real_memory() {
     let again = device.allocate(30 << 20, request()).unwrap();
     assert!(again.read::<f32>(0, 30 << 18).unwrap().iter().all(|value| *value == 0.0));
 }
+
+#[test]
+fn a_device_unmaps_memory_while_another_of_the_same_gpu_captures() {
+    let settings = memory::Settings::parse("expandable_segments:True").unwrap();
+    let options = DeviceOptions { settings, ..DeviceOptions::default() };
+    let open = |rank| device::cuda::availability().map(|_| Device::cuda(rank, 0, &[], &options).unwrap());
+    let (captures, unmaps) = match (open(0), open(1)) {
+        (Ok(first), Ok(second)) => (first, second),
+        (Err(why), _) | (_, Err(why)) => {
+            return system::skipped::report(system::skipped::Need::Gpu, &why.to_string());
+        }
+    };
+    let zeroed = captures.allocate(64, request()).unwrap();
+    captures.begin_capture().unwrap();
+    captures.zero(zeroed.region(0, 64)).unwrap();
+    drop(unmaps.allocate(30 << 20, request()).unwrap());
+    unmaps.empty_cache().unwrap();
+    captures.zero(zeroed.region(0, 64)).unwrap();
+    let captured = captures.end_capture().unwrap();
+    assert!(matches!(captured, device::Captured::Whole(parts) if parts.len() == 1));
+    captures.synchronize().unwrap();
+}

@@ -38,6 +38,13 @@ impl Streams {
         Ok(Streams { context: Arc::clone(context), handles })
     }
 
+    /// Waits for the work enqueued on all streams. A wait for the whole context would break captures of other
+    /// devices of the process on the same GPU.
+    pub(crate) fn synchronize(&self) -> std::result::Result<(), driver::DriverError> {
+        // SAFETY: the streams are alive until `self` is dropped.
+        self.handles.into_iter().try_for_each(|handle| unsafe { result::stream::synchronize(handle) })
+    }
+
     pub(crate) fn handle(&self, kind: StreamKind) -> sys::CUstream {
         self.handles[kind as usize]
     }

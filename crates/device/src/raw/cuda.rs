@@ -198,9 +198,7 @@ impl RawMemory for CudaMemory {
 
     fn unmap(&mut self, address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
         self.bind()?;
-        // The trait requires waiting for the range's own stream; waiting for all streams is safe too, and
-        // rare.
-        result::ctx::synchronize().map_err(refused)?;
+        self.streams.synchronize().map_err(refused)?;
         let mut reserved = self.shared.reserved();
         self.unmap_range(address, bytes)?;
         Allocated::lock(&self.allocated).pages.retain(|page, _| !(address..address + bytes).contains(page));
