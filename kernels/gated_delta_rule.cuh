@@ -8,7 +8,7 @@
 // Shapes: qkv_blc, dy_blc; tiles are named for their rows and columns, t and s tokens. Letters as in
 // CONTRIBUTING.md.
 #pragma once
-#include "gated_delta_chunk.cuh"
+#include "recurrent_chunk.cuh"
 
 // Rows of a slab: what a product of tiles reads at once.
 #define DEPTH 16

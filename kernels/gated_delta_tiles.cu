@@ -94,24 +94,6 @@ __device__ __forceinline__ void invert(float *pairs_ts, float *inverse_ts) {
     join_inverses<32, 1>(pairs_ts, inverse_ts);
 }
 
-// Sums of the logarithms of a chunk's decays, in a fixed tree over a warp.
-__device__ __forceinline__ void sum_decays(const Chunk &own, const float *decay, float *sums) {
-    const u32 lane = threadIdx.x;
-    const auto read_decay = [&](u32 t) {
-        return t < own.n ? decay[own.row(t) * own.sizes.value + own.head] : 0.0f;
-    };
-    const float first = read_decay(2 * lane), both = first + read_decay(2 * lane + 1);
-    float until = both;
-#pragma unroll
-    for (int distance = 1; distance < WARP; distance *= 2) {
-        const float before = __shfl_up_sync(ALL_LANES, until, distance);
-        if (lane >= distance) until += before;
-    }
-    const float before = __shfl_up_sync(ALL_LANES, until, 1);
-    sums[2 * lane] = (lane > 0 ? before : 0.0f) + first;
-    sums[2 * lane + 1] = until;
-}
-
 // 1 / the norm of a row of a tile, whose 16 bytes of a chunk eight threads read from all banks.
 __device__ __forceinline__ float reciprocal_norm(u32 tile, u32 row, float epsilon) {
     float square = 0.0f;
@@ -143,7 +125,12 @@ KERNEL __launch_bounds__(PREPARE_THREADS, 4)
     copy_rows<WIDTH, PREPARE_THREADS>(key_tile, query + key * width, own.sizes.packed(), n, width);
     copy_rows<WIDTH, PREPARE_THREADS>(query_tile, query, own.sizes.packed(), n, width);
     commit_copies();
-    if (threadIdx.x < WARP) sum_decays(own, decay_blh, sums);
+    if (threadIdx.x < WARP) {
+        const auto read_decay = [&](u32 t) {
+            return t < n ? decay_blh[own.row(t) * value + own.head] : 0.0f;
+        };
+        store<2>(sums + 2 * lane, sum_decays(read_decay(2 * lane), read_decay(2 * lane + 1)));
+    }
     const u32 t = threadIdx.x % CHUNK;
     if (threadIdx.x >= CHUNK) rates[t] = t < n ? rate_blh[own.row(t) * value + own.head] : 0.0f;
     finish_copies<0>();

@@ -156,20 +156,6 @@ struct Numbers {
     float terms[CHUNK], partial[GRADIENT_THREADS / WARP];
 };
 
-// The products of a row of a tile of keys or queries with accumulators of a thread's quad.
-__device__ __forceinline__ float multiply_rows(u32 tile, u32 row, u32 chunk, int half,
-                                               const float (&acc)[GROUP_COLUMNS / 2]) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int n = 0; n < GROUP_COLUMNS / 8; n++) {
-        const u32 pair = load_shared_word(tile + at(row, chunk + n) + threadIdx.x % 4 * 4);
-        sum = fmaf(Word<Half>::first(pair), acc[n * 4 + half * 2], sum);
-        sum = fmaf(Word<Half>::last(pair), acc[n * 4 + half * 2 + 1], sum);
-    }
-    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-    return sum + __shfl_xor_sync(ALL_LANES, sum, 2);
-}
-
 // A piece of the values of a value head's chunk: what a block copies at once.
 struct Item {
     u32 job, member, piece;
@@ -270,17 +256,8 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
                 finish_product<0>(later, a);
                 left(a, stage.x, row);
                 times<TOKEN_STEPS, GROUP_COLUMNS / 8>(earlier, a, stage.dstate, first_chunk);
-                for (u32 index = threadIdx.x * 16; index < TILE; index += GRADIENT_THREADS * 16) {
-                    const Vector<u32, 4> before = load_shared(stage.state + index);
-                    const Vector<u32, 4> after = load_shared(stage.dstate + index);
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        along_states = fmaf(Word<Half>::first(before.at[i]), Word<Half>::first(after.at[i]),
-                                            along_states);
-                        along_states =
-                            fmaf(Word<Half>::last(before.at[i]), Word<Half>::last(after.at[i]), along_states);
-                    }
-                }
+                along_states =
+                    multiply_tiles<TILE, GRADIENT_THREADS>(stage.state, stage.dstate, along_states);
                 finish_product<0>(earlier, a);
             }
             along_states = warp_sum(along_states);
@@ -388,7 +365,9 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
                 for (int i = 0; i < GRADIENT_THREADS / WARP; i++) end += numbers.partial[i];
                 end *= numbers_of(SINCE)[own.n - 1];
                 end += warp_sum(numbers.products[0][3][lane] + numbers.products[0][3][lane + WARP]);
-                sum_back(own, numbers.terms, end, ddecay_blh);
+                sum_back(
+                    own.n, [&](u32 t) { return numbers.terms[t]; }, end, [&](u32 t) { return own.begins(t); },
+                    [&](u32 t, float sum) { ddecay_blh[own.row(t) * value + own.head] = sum; });
             }
             __syncthreads();
         }

@@ -10,6 +10,7 @@
 // documents_bl. entering[b][chunk][h][n][k] and leaving alike, where n is a row of the state. Letters as in
 // CONTRIBUTING.md.
 #include "columns.cuh"
+#include "state_space_steps.cuh"
 
 // Arguments of all kernels.
 struct Scan {
@@ -20,12 +21,6 @@ struct Scan {
     u32 time, u32 heads, u32 groups, u32 width, u32 states, u32 chunks, float low, float high
 #define SCAN                                                              \
     Scan { time, heads, groups, width, states, chunks, low, high }
-
-// The raw step of a token, softplus of it, and whether the limits let gradients pass.
-__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
-__device__ __forceinline__ float limited(float step, const Scan &scan) {
-    return fminf(fmaxf(step, scan.low), scan.high);
-}
 
 // One head of one chunk. `step` is dt, and `log_decay` the sum of dt * A from the chunk's first token on.
 // Tokens from `first` on have the same document, and the entering state, too, if `sees`.
@@ -47,7 +42,8 @@ template <typename T> struct Chunk {
         const float a = -expf(to_f32(a_log[head])), shift = to_f32(bias[head]);
         const u32 i = threadIdx.x;
         if (i < count) {
-            step[i] = limited(softplus(to_f32(dt[(row + i) * scan.heads + head]) + shift), scan);
+            const float raw = to_f32(dt[(row + i) * scan.heads + head]) + shift;
+            step[i] = limited(softplus(raw), scan.low, scan.high);
             const int from = documents ? int(documents[row + i]) - int(start) : -int(start);
             first[i] = from > 0 ? from : 0;
             sees[i] = from < 0;

@@ -135,7 +135,7 @@ const STANDARD: &[OperatorPrecision] = &[
     single("softmax", ""),
     moves("split"),
     moves("split_pieces"),
-    unchanged("state_space_scan", "decays, states"),
+    half("state_space_scan", "decays, time steps, states, all sums"),
     single("sum", ""),
     unchanged("sum_pieces", ""),
     half("sum_shards", "sum of outputs"),

@@ -63,6 +63,8 @@ pub static FAMILIES: Families = &[
     &super::soft_cross_entropy::cuda::FAMILY,
     &super::softmax::cuda::FAMILY,
     &super::state_space_scan::cuda::FAMILY,
+    &super::state_space_scan::cuda::FAMILY_TILES,
+    &super::state_space_scan::cuda::FAMILY_TILES_BACKWARD,
     &super::tree::FAMILY,
     &super::weight_average::FAMILY,
     &super::tree::SPACED_FAMILY,

@@ -48,6 +48,11 @@ pub(crate) fn aligned(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|tensor| address(tensor).is_multiple_of(ACCESS_BYTES as u64))
 }
 
+/// Returns whether a block may have the shared memory of kernels that keep two chunks' tiles there, 174 KiB.
+pub(crate) fn has_memory_for_tiles(device: &Device) -> bool {
+    (9..12).contains(&device.description().compute_capability.0)
+}
+
 /// Converts a size to the 32-bit argument of a kernel.
 ///
 /// # Errors

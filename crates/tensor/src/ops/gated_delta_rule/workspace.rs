@@ -8,6 +8,7 @@ use std::ops::Range;
 use device::{Category, Device, Request};
 
 use super::operands::{CHUNK, DeltaHeads, Geometry};
+use crate::ops::gpu;
 use crate::{DType, Result, Tensor};
 
 /// Allocates the workspace of the forward pass over `qkv`.
@@ -42,13 +43,12 @@ const TILE_STEP: usize = 8;
 /// Returns the width of tiles of the kernels on tensor cores; `None` if the kernels in f32 are used: for f32
 /// operands, for decays by channel, for other widths, and on GPUs with less shared memory.
 pub(super) fn tile_width(qkv: &Tensor, geometry: &Geometry) -> Option<usize> {
-    let (major, _) = qkv.device().description().compute_capability;
     let DeltaHeads { width, value_width, .. } = geometry.settings.heads;
     let fits = qkv.dtype() != DType::F32
         && !geometry.settings.by_channel
         && width.is_multiple_of(TILE_STEP)
         && value_width.is_multiple_of(TILE_STEP)
-        && (9..12).contains(&major);
+        && gpu::has_memory_for_tiles(qkv.device());
     TILE_WIDTHS.into_iter().find(|tile| fits && width <= *tile)
 }
 

@@ -4,7 +4,8 @@
 //! within limits and A = −exp(a_log): state(t) = exp(dt·A) · state(t − 1) + dt · B ⊗ x, and y = C · state + d
 //! · x. A state does not pass from one document to the next. Sequences are computed in chunks of a fixed
 //! number of tokens: within a chunk by pairs of tokens, and from chunk to chunk by states, in order. States,
-//! decays and all sums are f32.
+//! decays and all sums are f32. On GPUs of compute capability 9 to 11, with half types, matmuls run on tensor
+//! cores: their operands are rounded to the type.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -56,7 +57,7 @@ pub fn advance(operands: Operands<'_>, state: &Tensor) -> Result<()> {
     operands.check(OPERATOR)?;
     operands.check_state(OPERATOR, state)?;
     let device = operands.xbc.device();
-    let workspace = Tensor::workspace(device, OPERATOR, workspace::forward_bytes(&operands))?;
+    let workspace = Tensor::workspace(device, OPERATOR, workspace::advance_bytes(&operands))?;
     match device.backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => operands.on_host(OPERATOR, |scan| {

@@ -17,7 +17,7 @@ const WIDEST: usize = 256;
 
 pub(crate) static FAMILY: Family = family!(
     "gated_delta_rule",
-    headers: ["gated_delta_chunk.cuh", "gated_delta_rule.cuh"],
+    headers: ["gated_delta_rule.cuh", "recurrent_chunk.cuh"],
     constants: CONSTANTS
 );
 

@@ -47,13 +47,13 @@ const VARIANTS: &[&[(&str, u32)]] = &[
 
 pub(crate) static FAMILY_TILES: Family = family!(
     "gated_delta_tiles",
-    headers: ["gated_delta_chunk.cuh", "gated_delta_tiles.cuh", "hopper.cuh", "tensor_cores.cuh"],
+    headers: ["gated_delta_tiles.cuh", "hopper.cuh", "recurrent_chunk.cuh", "recurrent_tiles.cuh", "tensor_cores.cuh"],
     constants: CONSTANTS,
     variants: VARIANTS,
 );
 pub(crate) static FAMILY_TILES_BACKWARD: Family = family!(
     "gated_delta_tiles_backward",
-    headers: ["gated_delta_chunk.cuh", "gated_delta_tiles.cuh", "hopper.cuh", "tensor_cores.cuh"],
+    headers: ["gated_delta_tiles.cuh", "hopper.cuh", "recurrent_chunk.cuh", "recurrent_tiles.cuh", "tensor_cores.cuh"],
     constants: CONSTANTS,
     variants: VARIANTS,
 );

@@ -1,5 +1,6 @@
-// Sizes and chunks of the gated delta rule. A chunk has CHUNK tokens, of which the last of a sequence may
-// have fewer.
+// Sizes and chunks of operators with a state over the sequence: the gated delta rule, and the scan of state
+// spaces, whose keys are B, whose queries are C and whose values are x. The last chunk of a sequence may have
+// fewer than CHUNK tokens.
 #pragma once
 #include "common.cuh"
 
@@ -49,6 +50,8 @@ struct Chunk {
     __device__ __forceinline__ int first_seen(u32 t) const {
         return documents ? int(documents[t]) - int(start) : 0;
     }
+    // Position in the sequence of the first token of a token's document.
+    __device__ __forceinline__ u32 first_token(u32 t) const { return documents ? documents[t] : 0; }
     // Whether token t sees the state before the chunk.
     __device__ __forceinline__ bool carries(u32 t) const {
         return !documents || int(documents[t]) < int(start);

@@ -1,20 +1,20 @@
-//! Launches of `kernels/state_space_scan.cu`.
+//! Launches of the kernels in f32, `kernels/state_space_scan.cu`.
 
 use device::cuda::Launch;
 use device::{Family, Function, Region};
 
-use super::heads::{CHUNK, StateHeads};
-use super::operands::{Gradients, Operands};
-use super::workspace::WorkspaceSizes;
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::kernels::family;
+use crate::ops::state_space_scan::heads::{CHUNK, StateHeads};
+use crate::ops::state_space_scan::operands::{Gradients, Operands};
+use crate::ops::state_space_scan::workspace::{PlainSizes, regions};
 use crate::ops::{GradientTarget, gpu};
 use crate::{DType, Result, Tensor};
 
 const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", columns::TILE), ("CHUNK", CHUNK as u32)];
 
 pub(crate) static FAMILY: Family =
-    family!("state_space_scan", headers: ["columns.cuh"], constants: CONSTANTS);
+    family!("state_space_scan", headers: ["columns.cuh", "state_space_steps.cuh"], constants: CONSTANTS);
 
 pub(super) fn forward(
     operator: &'static str,
@@ -23,7 +23,7 @@ pub(super) fn forward(
     workspace: &Tensor,
     y_blc: &Tensor,
 ) -> Result<()> {
-    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
+    let call = Call { operator, operands, sizes: PlainSizes::new(&operands) };
     let [states, kept, ..] = call.regions(workspace);
     call.entering(state, states, kept)?;
     let Operands { d, bias, documents, .. } = operands;
@@ -43,7 +43,7 @@ pub(super) fn advance(
     state: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
-    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
+    let call = Call { operator, operands, sizes: PlainSizes::new(&operands) };
     let [states, kept, ..] = call.regions(workspace);
     call.entering(Some(state), states, kept)
 }
@@ -56,7 +56,7 @@ pub(super) fn retreat(
     workspace: &Tensor,
     gradient: &Tensor,
 ) -> Result<()> {
-    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
+    let call = Call { operator, operands, sizes: PlainSizes::new(&operands) };
     let [entering, kept, leaving, _] = call.regions(workspace);
     call.entering(None, entering, kept)?;
     call.leaving(dy_blc, Some(gradient), leaving, kept)
@@ -69,7 +69,7 @@ pub(super) fn backward_input(
     workspace: &Tensor,
     result: &Gradients,
 ) -> Result<()> {
-    let call = Call { operator, operands, elements: WorkspaceSizes::new(&operands) };
+    let call = Call { operator, operands, sizes: PlainSizes::new(&operands) };
     let [entering, kept, leaving, parts] = call.regions(workspace);
     let [first, last] = [0, 1].map(|part| ends.map(|ends| ends[part]));
     call.entering(first, entering, kept)?;
@@ -90,12 +90,12 @@ pub(super) fn backward_input(
     let kernel = Function::new(&FAMILY, "heads").with_dtype(xbc.dtype());
     let launch = xbc.device().kernel(kernel).read(parts).write(&result.xbc).u32(word(rows)?);
     let launch = launch.u32(word(heads)?).u32(word(groups)?).u32(word(width)?).u32(word(states)?);
-    let launch = launch.cost(parts.bytes as u64, call.elements.heads as u64);
+    let launch = launch.cost(parts.bytes as u64, call.sizes.heads as u64 / 4);
     let blocks = (rows * 2 * groups * states).div_ceil(gpu::THREADS as usize);
     Ok(launch.launch([word(blocks)?, 1, 1], gpu::THREADS)?)
 }
 
-pub(super) fn backward_weight(
+pub(in crate::ops::state_space_scan) fn backward_weight(
     operator: &'static str,
     sums: &Tensor,
     targets: [Option<&GradientTarget>; 3],
@@ -113,22 +113,15 @@ pub(super) fn backward_weight(
 struct Call<'a> {
     operator: &'static str,
     operands: Operands<'a>,
-    elements: WorkspaceSizes,
+    sizes: PlainSizes,
 }
 
 impl<'a> Call<'a> {
     /// Returns the arrays of a workspace: entering states, their factors, gradients of leaving states, and
     /// gradients of B and C by head. The last two are empty in the forward pass.
     fn regions<'w>(&self, workspace: &'w Tensor) -> [Region<'w>; 4] {
-        let whole = workspace.region();
-        let WorkspaceSizes { states, kept, heads } = self.elements;
-        let mut first = 0;
-        [states, kept, states, heads].map(|elements| {
-            let bytes = (4 * elements).min(whole.bytes - first);
-            let region = whole.part(first, bytes);
-            first += bytes;
-            region
-        })
+        let PlainSizes { states, kept, heads } = self.sizes;
+        regions(workspace, [states, kept, states, heads])
     }
 
     /// Begins a launch with the operands that every kernel of chunks reads.
@@ -189,7 +182,7 @@ impl<'a> Call<'a> {
         let launch = launch.write(gradient).u32(word(slots)?);
         let launch = launch.u32(word(heads)?).u32(word(states * width)?);
         let launch = launch.u32(word(self.operands.chunks())?);
-        let launch = launch.cost(2 * leaving.bytes as u64, 2 * self.elements.states as u64);
+        let launch = launch.cost(2 * leaving.bytes as u64, self.sizes.states as u64 / 2);
         Ok(launch.launch(self.elements_grid()?, gpu::THREADS)?)
     }
 
@@ -207,7 +200,7 @@ impl<'a> Call<'a> {
         let launch = launch.write(state).u32(word(slots)?).u32(u32::from(documents.is_some()));
         let launch = launch.u32(word(heads)?).u32(word(rows_of_state * width)?);
         let launch = launch.u32(word(self.operands.chunks())?);
-        let launch = launch.cost(2 * states.bytes as u64, 2 * self.elements.states as u64);
+        let launch = launch.cost(2 * states.bytes as u64, self.sizes.states as u64 / 2);
         Ok(launch.launch(self.elements_grid()?, gpu::THREADS)?)
     }
 }
