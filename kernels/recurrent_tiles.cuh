@@ -14,6 +14,10 @@
 #define TILE (WIDTH / 64 * PANEL)        // bytes of a tile of queries or keys
 #define STRIP_TILE (STRIP / 64 * PANEL)  // bytes of a tile of values
 #define KEY_STEPS (WIDTH / 16)
+#define SLICE (WIDTH < 128 ? WIDTH : 128)  // columns of keys of one matmul
+#define SLICES (WIDTH / SLICE)
+#define SLICE_TILE (SLICE / 64 * PANEL)
+#define SLICE_STEPS (SLICE / 16)
 #define TOKEN_STEPS (CHUNK / 16)
 
 extern __shared__ u8 shared_memory[];
@@ -55,12 +59,20 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Half *from, u64 stride
     }
 }
 
-// The same in a block with a strip of values, for queries or keys, and for the strip.
+// Starts the copy of queries or keys, by BLOCK threads.
+template <int BLOCK>
+__device__ __forceinline__ void copy_tile(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
+#pragma unroll
+    for (u32 i = 0; i < SLICES; i++)
+        copy_rows<SLICE, BLOCK>(tile + i * SLICE_TILE, from + i * SLICE, stride, rows, columns - i * SLICE);
+}
+
+// The same in a block with a strip of values, and for the strip.
 __device__ __forceinline__ void load_tile(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
     if (blockDim.x == 2 * STRIP)
-        copy_rows<WIDTH, 2 * STRIP>(tile, from, stride, rows, columns);
+        copy_tile<2 * STRIP>(tile, from, stride, rows, columns);
     else
-        copy_rows<WIDTH, STRIP>(tile, from, stride, rows, columns);
+        copy_tile<STRIP>(tile, from, stride, rows, columns);
 }
 __device__ __forceinline__ void load_strip(u32 tile, const Half *from, u64 stride, u32 rows, u32 columns) {
     if (blockDim.x == 2 * STRIP)

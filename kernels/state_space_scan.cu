@@ -4,12 +4,14 @@
 // A state does not pass from one document to the next.
 //
 // Within a chunk, outputs are sums over pairs of its tokens, and over the state that enters it. These states
-// are computed from the sums of single chunks in the order of chunks. All arithmetic is in f32.
+// are computed from the sums of single chunks in the order of chunks. All arithmetic is in f32. Kernels of
+// chunks compute tiles of CHUNK rows and columns, of which a thread has 4 by 4.
 //
 // Shapes: xbc_blc with the columns of x, B and C; dt_blh; a_log_h, d_h, bias_h; y_blc with x's columns;
 // documents_bl. entering[b][chunk][h][n][k] and leaving alike, where n is a row of the state. Letters as in
 // CONTRIBUTING.md.
 #include "columns.cuh"
+#include "slabs.cuh"
 #include "state_space_steps.cuh"
 
 // Arguments of all kernels.
@@ -56,11 +58,28 @@ template <typename T> struct Chunk {
         }
         __syncthreads();
     }
-    __device__ __forceinline__ const T *x(u32 i) const { return xbc + (row + i) * stride + head * width; }
-    __device__ __forceinline__ const T *b(u32 i) const {
-        return xbc + (row + i) * stride + x_columns + group * states;
+    // Elements of a token's x, B and C, and of an array with x's columns; 0 beyond the tokens and columns.
+    __device__ __forceinline__ float x(u32 i, u32 k) const {
+        return i < count && k < width ? to_f32(xbc[(row + i) * stride + head * width + k]) : 0.0f;
     }
-    __device__ __forceinline__ const T *c(u32 i) const { return b(i) + b_columns; }
+    __device__ __forceinline__ float b(u32 i, u32 n) const {
+        const u64 first = (row + i) * stride + x_columns + group * states;
+        return i < count && n < states ? to_f32(xbc[first + n]) : 0.0f;
+    }
+    __device__ __forceinline__ float c(u32 i, u32 n) const {
+        const u64 first = (row + i) * stride + x_columns + b_columns + group * states;
+        return i < count && n < states ? to_f32(xbc[first + n]) : 0.0f;
+    }
+    __device__ __forceinline__ u64 output(u32 i, u32 k) const {
+        return (row + i) * x_columns + head * width + k;
+    }
+    __device__ __forceinline__ float output(const T *y, u32 i, u32 k) const {
+        return i < count && k < width ? to_f32(y[output(i, k)]) : 0.0f;
+    }
+    // An element of a state; 0 beyond its rows and columns.
+    __device__ __forceinline__ float entry(const float *state, u32 n, u32 k) const {
+        return n < states && k < width ? state[n * width + k] : 0.0f;
+    }
     // The index of the head's state in an array of states of chunks.
     __device__ __forceinline__ u64 state(const Scan &scan) const {
         return ((u64(blockIdx.z) * scan.chunks + blockIdx.x) * scan.heads + head) * states * width;
@@ -73,10 +92,43 @@ template <typename T> struct Chunk {
     __device__ __forceinline__ float enters(u32 i) const { return sees[i] ? expf(log_decay[i]) : 0.0f; }
 };
 
-template <typename A, typename B> __device__ __forceinline__ float dot(const A *a, const B *b, u32 count) {
-    float sum = 0.0f;
-    for (u32 i = 0; i < count; i++) sum = fmaf(to_f32(a[i]), to_f32(b[i]), sum);
-    return sum;
+// The factors of pairs of tokens: the decay from j to i and j's time step, or 0 if i does not see j.
+template <typename T>
+__device__ __forceinline__ float pair_factor(const Chunk<T> &chunk, u32 i, u32 j) {
+    const bool seen = i < chunk.count && j <= i && j >= chunk.first[i];
+    return seen ? expf(chunk.log_decay[i] - chunk.log_decay[j]) * chunk.step[j] : 0.0f;
+}
+
+// A matrix of pairs of a chunk's tokens.
+typedef float Pairs[CHUNK][CHUNK + 1];
+
+// Calls use(i, j, element) for the elements of a thread in a tile.
+template <typename Use> __device__ __forceinline__ void each(float (&tile)[4][4], Use use) {
+    const u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) use(row + i, column + j, tile[i][j]);
+}
+
+// Adds the products of rows of a tile with right(i, j) to a thread's part of sums of rows.
+template <typename Right>
+__device__ __forceinline__ void multiply_rows(float (&sums)[4], float (&tile)[4][4], Right right) {
+    const u32 row = threadIdx.x / 16 * 4;
+    each(tile, [&](u32 i, u32 j, float &element) {
+        sums[i - row] = fmaf(element, right(i, j), sums[i - row]);
+    });
+}
+
+// Adds the parts of the 16 threads of rows, in a fixed butterfly.
+__device__ __forceinline__ void join_rows(const float (&sums)[4], float *to) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        float sum = sums[i];
+#pragma unroll
+        for (u32 offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+        if (threadIdx.x % 16 == 0) to[threadIdx.x / 16 * 4 + i] = sum;
+    }
 }
 
 #define CHUNK_OF(T, documents)                    \
@@ -92,6 +144,7 @@ __device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *d
                                            const T *bias, const u32 *documents, float *sums, float *kept,
                                            const Scan &scan) {
     CHUNK_OF(T, documents)
+    __shared__ Slabs slabs;
     __shared__ float factors[CHUNK];
     if (threadIdx.x < chunk.count) {
         const u32 i = threadIdx.x;
@@ -99,17 +152,23 @@ __device__ __forceinline__ void chunk_sums(const T *dy, const T *xbc, const T *d
     }
     __syncthreads();
     float *to = sums + chunk.state(scan);
-    for (u32 at = threadIdx.x; at < scan.states * scan.width; at += THREADS) {
-        const u32 n = at / scan.width, k = at % scan.width;
-        float sum = 0.0f;
-        for (u32 i = 0; i < chunk.count; i++) {
-            const float left = to_f32(BACK ? chunk.c(i)[n] : chunk.b(i)[n]);
-            const T *gradients = dy + (chunk.row + i) * chunk.x_columns + chunk.head * scan.width;
-            const float right = to_f32(BACK ? gradients[k] : chunk.x(i)[k]);
-            sum = fmaf(factors[i] * left, right, sum);
+    for (u32 top = 0; top < scan.states; top += CHUNK)
+        for (u32 left = 0; left < scan.width; left += CHUNK) {
+            float tile[4][4] = {};
+            multiply<4, true, true>(
+                tile, chunk.count,
+                [&](u32 n, u32 i) {
+                    return factors[i] * (BACK ? chunk.c(i, top + n) : chunk.b(i, top + n));
+                },
+                [&](u32 i, u32 k) {
+                    return BACK ? chunk.output(dy, i, left + k) : chunk.x(i, left + k);
+                },
+                slabs);
+            each(tile, [&](u32 n, u32 k, float &sum) {
+                if (top + n < scan.states && left + k < scan.width)
+                    to[(top + n) * scan.width + left + k] = sum;
+            });
         }
-        to[at] = sum;
-    }
     if (!BACK && threadIdx.x == 0)
         kept[(u64(blockIdx.z) * scan.chunks + blockIdx.x) * scan.heads + chunk.head] =
             chunk.enters(chunk.count - 1);
@@ -138,83 +197,130 @@ __device__ __forceinline__ void join_chunks(float *sums, const float *kept, floa
     if (has_state) *own = value;
 }
 
+// The weights of pairs of tokens in outputs.
+template <typename T>
+__device__ __forceinline__ void score(const Chunk<T> &chunk, Pairs &pairs, Slabs &slabs) {
+    float tile[4][4] = {};
+    multiply<4, false, false>(
+        tile, chunk.states, [&](u32 i, u32 n) { return chunk.c(i, n); },
+        [&](u32 n, u32 j) { return chunk.b(j, n); }, slabs);
+    each(tile, [&](u32 i, u32 j, float &sum) { pairs[i][j] = sum * pair_factor(chunk, i, j); });
+    __syncthreads();
+}
+
 // Outputs of a chunk. Launch: THREADS threads, grid [chunks, heads, batch].
 template <typename T>
 __device__ __forceinline__ void outputs(const T *xbc, const T *dt, const T *a_log, const T *d, const T *bias,
                                         const u32 *documents, const float *entering, T *y, const Scan &scan) {
     CHUNK_OF(T, documents)
-    __shared__ float pairs[CHUNK][CHUNK + 1];
-    for (u32 at = threadIdx.x; at < CHUNK * CHUNK; at += THREADS) {
-        const u32 i = at / CHUNK, j = at % CHUNK;
-        if (i < chunk.count && j <= i && j >= chunk.first[i])
-            pairs[i][j] = dot(chunk.c(i), chunk.b(j), scan.states) *
-                          expf(chunk.log_decay[i] - chunk.log_decay[j]) * chunk.step[j];
-    }
-    __syncthreads();
+    __shared__ Slabs slabs;
+    __shared__ Pairs pairs;
+    score(chunk, pairs, slabs);
     const float *state = entering + chunk.state(scan), skip = to_f32(d[chunk.head]);
-    for (u32 at = threadIdx.x; at < chunk.count * scan.width; at += THREADS) {
-        const u32 i = at / scan.width, k = at % scan.width;
-        float sum = skip * to_f32(chunk.x(i)[k]);
-        for (u32 j = chunk.first[i]; j <= i; j++) sum = fmaf(pairs[i][j], to_f32(chunk.x(j)[k]), sum);
-        if (chunk.sees[i]) {
-            float seen = 0.0f;
-            for (u32 n = 0; n < scan.states; n++)
-                seen = fmaf(to_f32(chunk.c(i)[n]), state[n * scan.width + k], seen);
-            sum = fmaf(chunk.enters(i), seen, sum);
-        }
-        y[(chunk.row + i) * chunk.x_columns + chunk.head * scan.width + k] = from_f32<T>(sum);
+    for (u32 left = 0; left < scan.width; left += CHUNK) {
+        float tile[4][4] = {};
+        // A state that no token sees may be undefined.
+        if (chunk.sees[0])
+            multiply<4, false, true>(
+                tile, scan.states,
+                [&](u32 i, u32 n) { return i < chunk.count ? chunk.enters(i) * chunk.c(i, n) : 0.0f; },
+                [&](u32 n, u32 k) { return chunk.entry(state, n, left + k); }, slabs);
+        multiply<4, false, true>(
+            tile, chunk.count, [&](u32 i, u32 j) { return pairs[i][j]; },
+            [&](u32 j, u32 k) { return chunk.x(j, left + k); }, slabs);
+        each(tile, [&](u32 i, u32 k, float &sum) {
+            if (i < chunk.count && left + k < scan.width)
+                y[chunk.output(i, left + k)] = from_f32<T>(fmaf(skip, chunk.x(i, left + k), sum));
+        });
     }
 }
 
 // Gradients of a chunk, from the state that enters it and the gradient of the one that leaves it. Those of B
 // and C of single heads go to `parts`[row][head][B, C]; those of a_log, d and bias to `weights`[chunk][3 *
-// heads]. Launch: THREADS threads, grid [chunks, heads, batch]. A warp computes a token at a time.
+// heads]. That of a decay's logarithm is C * dC - B * dB, summed from the chunk's end back. Launch: THREADS
+// threads, grid [chunks, heads, batch].
 template <typename T>
 __device__ __forceinline__ void gradients(const T *dy, const T *xbc, const T *dt, const T *a_log, const T *d,
                                           const T *bias, const u32 *documents, const float *entering,
                                           const float *leaving, T *dxbc, T *ddt, float *parts, float *weights,
                                           const Scan &scan) {
     CHUNK_OF(T, documents)
-    __shared__ float scores[CHUNK][CHUNK], products[CHUNK][CHUNK];
-    __shared__ float dstep[CHUNK], dlog[CHUNK], through[CHUNK], seen[CHUNK], skips[CHUNK];
-    __shared__ float kept_sum[THREADS / WARP];
+    __shared__ Slabs slabs;
+    __shared__ Pairs pairs;
+    // Products of tokens' rows: C * dC, B * dB, B * what dB takes from the gradient of the state, x * dy.
+    __shared__ float of_output[CHUNK], of_input[CHUNK], through[CHUNK], skips[CHUNK];
+    __shared__ float later[CHUNK], kept_sum[THREADS / WARP];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, width = scan.width, states = scan.states;
-    const T *dys = dy + chunk.row * chunk.x_columns + chunk.head * width;
     const float *state = entering + chunk.state(scan), *gradient = leaving + chunk.state(scan);
     const float skip = to_f32(d[chunk.head]);
-    for (u32 at = threadIdx.x; at < CHUNK * CHUNK; at += THREADS) {
-        const u32 i = at / CHUNK, j = at % CHUNK;
-        float score = 0.0f, product = 0.0f;
-        if (i < chunk.count && j <= i && j >= chunk.first[i]) {
-            score = dot(chunk.c(i), chunk.b(j), states);
-            product = dot(dys + u64(i) * chunk.x_columns, chunk.x(j), width);
-        }
-        scores[i][j] = score;
-        products[i][j] = product;
+    const auto until = [&](u32 i) { return i < chunk.count ? chunk.leaves(i) * chunk.step[i] : 0.0f; };
+    score(chunk, pairs, slabs);
+    for (u32 left = 0; left < width; left += CHUNK) {
+        float tile[4][4] = {};
+        multiply<4, false, true>(
+            tile, states, [&](u32 j, u32 n) { return chunk.b(j, n); },
+            [&](u32 n, u32 k) { return chunk.entry(gradient, n, left + k); }, slabs);
+        each(tile, [&](u32 j, u32, float &sum) { sum *= until(j); });
+        multiply<4, true, true>(
+            tile, chunk.count, [&](u32 j, u32 i) { return pairs[i][j]; },
+            [&](u32 i, u32 k) { return chunk.output(dy, i, left + k); }, slabs);
+        each(tile, [&](u32 j, u32 k, float &sum) {
+            if (j >= chunk.count || left + k >= width) return;
+            const float whole = fmaf(skip, to_f32(dy[chunk.output(j, left + k)]), sum);
+            dxbc[(chunk.row + j) * chunk.stride + chunk.head * width + left + k] = from_f32<T>(whole);
+        });
     }
-    // The state's part in each token: with its output's gradient, and the gradient's with its input.
-    for (u32 i = warp; i < chunk.count; i += THREADS / WARP) {
-        float of_output = 0.0f, of_input = 0.0f, of_skip = 0.0f;
-        for (u32 k = lane; k < width; k += WARP) {
-            const float g = to_f32(dys[u64(i) * chunk.x_columns + k]), x = to_f32(chunk.x(i)[k]);
-            float from_state = 0.0f, from_gradient = 0.0f;
-            for (u32 n = 0; n < states; n++) {
-                from_gradient = fmaf(to_f32(chunk.b(i)[n]), gradient[n * width + k], from_gradient);
-                if (chunk.sees[i]) from_state = fmaf(to_f32(chunk.c(i)[n]), state[n * width + k], from_state);
-            }
-            of_output = fmaf(g, from_state, of_output);
-            of_input = fmaf(x, from_gradient, of_input);
-            of_skip = fmaf(g, x, of_skip);
-        }
-        of_output = warp_sum(of_output);
-        of_input = warp_sum(of_input);
-        of_skip = warp_sum(of_skip);
-        if (lane == 0) {
-            seen[i] = chunk.enters(i) * of_output;
-            through[i] = chunk.leaves(i) * of_input;
-            skips[i] = of_skip;
-        }
+    __syncthreads();
+    {
+        float tile[4][4] = {};
+        multiply<4, false, false>(
+            tile, width, [&](u32 i, u32 k) { return chunk.output(dy, i, k); },
+            [&](u32 k, u32 j) { return chunk.x(j, k); }, slabs);
+        each(tile, [&](u32 i, u32 j, float &sum) {
+            if (i == j) skips[i] = sum;
+            pairs[i][j] = sum * pair_factor(chunk, i, j);
+        });
     }
+    float output_sums[4] = {}, input_sums[4] = {}, through_sums[4] = {};
+    for (u32 left = 0; left < states; left += CHUNK) {
+        const auto keep = [&](float(&tile)[4][4], u32 part) {
+            each(tile, [&](u32 i, u32 n, float &sum) {
+                if (i < chunk.count && left + n < states)
+                    parts[(((chunk.row + i) * scan.heads + chunk.head) * 2 + part) * states + left + n] = sum;
+            });
+        };
+        const auto b = [&](u32 i, u32 n) { return chunk.b(i, left + n); };
+        const auto c = [&](u32 i, u32 n) { return chunk.c(i, left + n); };
+        {
+            float tile[4][4] = {};
+            multiply<4, false, false>(
+                tile, width, [&](u32 i, u32 k) { return chunk.x(i, k); },
+                [&](u32 k, u32 n) { return chunk.entry(gradient, left + n, k); }, slabs);
+            each(tile, [&](u32 i, u32, float &sum) { sum *= until(i); });
+            multiply_rows(through_sums, tile, b);
+            multiply<4, true, true>(
+                tile, chunk.count, [&](u32 i, u32 j) { return pairs[j][i]; },
+                [&](u32 j, u32 n) { return c(j, n); }, slabs);
+            multiply_rows(input_sums, tile, b);
+            keep(tile, 0);
+        }
+        float tile[4][4] = {};
+        // A state that no token sees may be undefined.
+        if (chunk.sees[0]) {
+            multiply<4, false, false>(
+                tile, width, [&](u32 i, u32 k) { return chunk.output(dy, i, k); },
+                [&](u32 k, u32 n) { return chunk.entry(state, left + n, k); }, slabs);
+            each(tile, [&](u32 i, u32, float &sum) { sum *= i < chunk.count ? chunk.enters(i) : 0.0f; });
+        }
+        multiply<4, false, true>(
+            tile, chunk.count, [&](u32 i, u32 j) { return pairs[i][j]; },
+            [&](u32 j, u32 n) { return b(j, n); }, slabs);
+        multiply_rows(output_sums, tile, c);
+        keep(tile, 1);
+    }
+    join_rows(output_sums, of_output);
+    join_rows(input_sums, of_input);
+    join_rows(through_sums, through);
     float kept = 0.0f;
     if (chunk.sees[chunk.count - 1])
         for (u32 at = threadIdx.x; at < states * width; at += THREADS)
@@ -222,81 +328,43 @@ __device__ __forceinline__ void gradients(const T *dy, const T *xbc, const T *dt
     kept = warp_sum(kept);
     if (lane == 0) kept_sum[warp] = kept;
     __syncthreads();
-    if (threadIdx.x < chunk.count) {
-        const u32 i = threadIdx.x;
-        float as_output = 0.0f, as_input = 0.0f;
-        for (u32 j = chunk.first[i]; j <= i; j++)
-            as_output = fmaf(scores[i][j] * products[i][j] * expf(chunk.log_decay[i] - chunk.log_decay[j]),
-                             chunk.step[j], as_output);
-        for (u32 j = i; j < chunk.count; j++)
-            if (chunk.first[j] <= i)
-                as_input = fmaf(scores[j][i] * products[j][i], expf(chunk.log_decay[j] - chunk.log_decay[i]),
-                                as_input);
-        dstep[i] = as_input + through[i];
-        dlog[i] = as_output + seen[i] - chunk.step[i] * dstep[i];
-    }
-    __syncthreads();
-    for (u32 at = threadIdx.x; at < CHUNK * CHUNK; at += THREADS) {
-        const u32 i = at / CHUNK, j = at % CHUNK;
-        if (i < chunk.count && j <= i && j >= chunk.first[i]) {
-            const float factor = expf(chunk.log_decay[i] - chunk.log_decay[j]) * chunk.step[j];
-            scores[i][j] *= factor;
-            products[i][j] *= factor;
-        }
-    }
+    const u32 last = chunk.count - 1;
     if (threadIdx.x == 0) {
-        const u32 last = chunk.count - 1;
-        float sum = 0.0f;
-        for (u32 w = 0; w < THREADS / WARP; w++) sum += kept_sum[w];
-        dlog[last] += chunk.enters(last) * sum;
-        for (u32 i = 0; i < chunk.count; i++) dlog[last] = fmaf(chunk.step[i], through[i], dlog[last]);
-        const float a = -expf(to_f32(a_log[chunk.head])), shift = to_f32(bias[chunk.head]);
-        float later = 0.0f, da = 0.0f, dd = 0.0f, dbias = 0.0f;
+        float end = 0.0f, sum = 0.0f;
+        for (u32 w = 0; w < THREADS / WARP; w++) end += kept_sum[w];
+        end *= chunk.enters(last);
+        for (u32 i = 0; i < chunk.count; i++) end += through[i];
         for (u32 number = 0; number < chunk.count; number++) {
             const u32 i = last - number;
-            const u64 at = (chunk.row + i) * scan.heads + chunk.head;
-            later += dlog[i];
-            da = fmaf(chunk.step[i], later, da);
-            dd += skips[i];
-            const float raw = to_f32(dt[at]) + shift, plain = softplus(raw);
-            const bool passes = plain > scan.low && plain < scan.high;
-            const float draw = passes ? fmaf(a, later, dstep[i]) / (1.0f + expf(-raw)) : 0.0f;
-            dbias += draw;
-            ddt[at] = from_f32<T>(draw);
+            sum += of_output[i] - of_input[i];
+            // The sum restarts where a document begins; its decay changes nothing.
+            const bool begins = !chunk.sees[i] && chunk.first[i] == i;
+            const float before = i >= chunk.first[last] ? sum + end : sum;
+            later[i] = begins ? 0.0f : before;
+            if (begins) sum = 0.0f;
         }
-        float *to = weights + (u64(blockIdx.z) * scan.chunks + blockIdx.x) * 3 * scan.heads + chunk.head;
-        to[0] = da * a;
-        to[scan.heads] = dd;
-        to[2 * scan.heads] = dbias;
     }
     __syncthreads();
-    for (u32 at = threadIdx.x; at < chunk.count * width; at += THREADS) {
-        const u32 j = at / width, k = at % width;
-        float sum = skip * to_f32(dys[u64(j) * chunk.x_columns + k]);
-        for (u32 i = j; i < chunk.count; i++)
-            if (chunk.first[i] <= j) sum = fmaf(scores[i][j], to_f32(dys[u64(i) * chunk.x_columns + k]), sum);
-        float later = 0.0f;
-        for (u32 n = 0; n < states; n++) later = fmaf(to_f32(chunk.b(j)[n]), gradient[n * width + k], later);
-        sum = fmaf(chunk.leaves(j) * chunk.step[j], later, sum);
-        dxbc[(chunk.row + j) * chunk.stride + chunk.head * width + k] = from_f32<T>(sum);
+    const float a = -expf(to_f32(a_log[chunk.head])), shift = to_f32(bias[chunk.head]);
+    if (threadIdx.x < chunk.count) {
+        const u32 i = threadIdx.x;
+        const u64 at = (chunk.row + i) * scan.heads + chunk.head;
+        const float raw = to_f32(dt[at]) + shift, plain = softplus(raw), step = chunk.step[i];
+        const float direct = step > 0.0f ? of_input[i] / step : 0.0f;
+        const bool passes = plain > scan.low && plain < scan.high;
+        const float draw = passes ? fmaf(a, later[i], direct) / (1.0f + expf(-raw)) : 0.0f;
+        ddt[at] = from_f32<T>(draw);
+        later[i] *= step;
+        through[i] = draw;
     }
-    for (u32 at = threadIdx.x; at < chunk.count * states; at += THREADS) {
-        const u32 i = at / states, n = at % states;
-        float of_b = 0.0f, of_c = 0.0f, later = 0.0f, before = 0.0f;
-        for (u32 j = i; j < chunk.count; j++)
-            if (chunk.first[j] <= i) of_b = fmaf(products[j][i], to_f32(chunk.c(j)[n]), of_b);
-        for (u32 j = chunk.first[i]; j <= i; j++) of_c = fmaf(products[i][j], to_f32(chunk.b(j)[n]), of_c);
-        for (u32 k = 0; k < width; k++) later = fmaf(gradient[n * width + k], to_f32(chunk.x(i)[k]), later);
-        of_b = fmaf(chunk.leaves(i) * chunk.step[i], later, of_b);
-        if (chunk.sees[i]) {
-            for (u32 k = 0; k < width; k++)
-                before = fmaf(state[n * width + k], to_f32(dys[u64(i) * chunk.x_columns + k]), before);
-            of_c = fmaf(chunk.enters(i), before, of_c);
-        }
-        float *to = parts + ((chunk.row + i) * scan.heads + chunk.head) * 2 * states + n;
-        to[0] = of_b;
-        to[states] = of_c;
-    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    float da = 0.0f, dd = 0.0f, dbias = 0.0f;
+    for (u32 i = 0; i < chunk.count; i++) da += later[i], dd += skips[i], dbias += through[i];
+    float *to = weights + (u64(blockIdx.z) * scan.chunks + blockIdx.x) * 3 * scan.heads + chunk.head;
+    to[0] = da * a;
+    to[scan.heads] = dd;
+    to[2 * scan.heads] = dbias;
 }
 
 // Adds the parts of a group's heads, in their order. Launch: a thread for each column of B and C of a row.
@@ -334,7 +402,7 @@ __device__ __forceinline__ void join_heads(const float *parts, T *dxbc, u32 rows
                        T *__restrict__ y, SIZES) {                                                           \
         outputs(xbc, dt, a_log, d, bias, documents, entering, y, SCAN);                                      \
     }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
+    KERNEL __launch_bounds__(THREADS, 2)                                                                     \
         gradients_##NAME(const T *__restrict__ dy, OPERANDS(T), const T *__restrict__ d,                     \
                          const T *__restrict__ bias, const u32 *__restrict__ documents,                      \
                          const float *__restrict__ entering, const float *__restrict__ leaving,              \

@@ -64,10 +64,9 @@ KERNEL __launch_bounds__(PAIR_THREADS, 4)
     const Sizes sizes = SIZES_OF;
     const Chunk group_chunk(sizes, blockIdx.x, group * members, blockIdx.z, documents_bl);
     const Half *from = xbc_blc + group_chunk.row(0) * sizes.packed();
-    copy_rows<WIDTH, PAIR_THREADS>(key_tile, from + key_column(sizes, group), sizes.packed(), group_chunk.n,
-                                   width);
-    copy_rows<WIDTH, PAIR_THREADS>(query_tile, from + query_column(sizes, group), sizes.packed(),
-                                   group_chunk.n, width);
+    copy_tile<PAIR_THREADS>(key_tile, from + key_column(sizes, group), sizes.packed(), group_chunk.n, width);
+    copy_tile<PAIR_THREADS>(query_tile, from + query_column(sizes, group), sizes.packed(), group_chunk.n,
+                            width);
     commit_copies();
     int first_seen[2];
 #pragma unroll
@@ -77,10 +76,14 @@ KERNEL __launch_bounds__(PAIR_THREADS, 4)
     }
     finish_copies<0>();
     float scores[CHUNK / 2];
-    u32 a[KEY_STEPS][4];
-    left(a, query_tile, row);
-    times_transposed<KEY_STEPS, CHUNK / 8, true>(scores, a, key_tile);
-    finish_product<0>(scores, a);
+    clear(scores);
+#pragma unroll
+    for (u32 slice = 0; slice < SLICES; slice++) {
+        u32 a[SLICE_STEPS][4];
+        left(a, query_tile + slice * SLICE_TILE, row);
+        times_transposed<SLICE_STEPS, CHUNK / 8>(scores, a, key_tile + slice * SLICE_TILE);
+        finish_product<0>(scores, a);
+    }
     for (u32 member = first_member; member < last_member; member++) {
         const Chunk own(sizes, blockIdx.x, group * members + member, blockIdx.z, documents_bl);
         const float *numbers = scales + index_chunk(own) * SCALES * CHUNK;
@@ -156,7 +159,7 @@ __device__ __forceinline__ void advance(const Half *xbc_blc, const Half *pairs, 
     }
     prefetch(0);
     const float skip = OUTPUTS ? to_f32(d[head]) : 0.0f;
-    float state[WIDTH / 2];
+    State state;
     // A state that the first token does not see may be undefined.
     const u64 of_first = index_chunk(Chunk(sizes, 0, head, batch, nullptr)) * SCALES * CHUNK;
     const bool reads = first && batch < slots && scales[of_first + SINCE * CHUNK] > 0.0f;
@@ -168,41 +171,33 @@ __device__ __forceinline__ void advance(const Half *xbc_blc, const Half *pairs, 
         const float *numbers = reinterpret_cast<const float *>(shared_memory + (stage.scales - start));
         u32 packed_values[TOKEN_STEPS][4], packed[TOKEN_STEPS][4];
         float values_vt[CHUNK / 2], out_vt[CHUNK / 2];
-        if (OUTPUTS) {
-            u32 packed_state[KEY_STEPS][4];
-            pack<WIDTH / 8>(packed_state, state);
-            times_transposed<KEY_STEPS, CHUNK / 8, true>(out_vt, packed_state, stage.queries);
-            // All threads are beyond the chunk before this one, whose memory these copies take.
+        // All threads are beyond the chunk before this one, whose memory the next copies take.
+        const auto meanwhile = [&]() {
             prefetch(chunk + 1);
             left_transposed(packed_values, stage.values, own_column / 8);
             unpack<CHUNK / 8>(values_vt, packed_values);
-            finish_product<0>(out_vt, packed_state);
+        };
+        if (OUTPUTS) {
+            read_state(out_vt, state, stage.queries, meanwhile);
             scale_columns<CHUNK / 8>(out_vt, numbers + SINCE * CHUNK);
 #pragma unroll
             for (int i = 0; i < CHUNK / 2; i++) out_vt[i] = fmaf(skip, values_vt[i], out_vt[i]);
             times_transposed<TOKEN_STEPS, CHUNK / 8>(out_vt, packed_values, stage.pairs);
         } else {
-            if (states)
-                store_rows<WIDTH / 8>(states + index_chunk(own) * values * WIDTH, WIDTH, row, values, WIDTH,
-                                      state);
-            prefetch(chunk + 1);
-            left_transposed(packed_values, stage.values, own_column / 8);
-            unpack<CHUNK / 8>(values_vt, packed_values);
+            if (states) store_rounded(states + index_chunk(own) * values * WIDTH, state, row, sizes);
+            meanwhile();
         }
-        const float kept = numbers[SINCE * CHUNK + own.n - 1];
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; i++) state[i] *= kept;
         scale_columns<CHUNK / 8>(values_vt, numbers + UNTIL * CHUNK);
         pack<CHUNK / 8>(packed, values_vt);
-        times<TOKEN_STEPS, WIDTH / 8>(state, packed, stage.keys);
+        change_state(state, numbers[SINCE * CHUNK + own.n - 1], packed, stage.keys);
         if (OUTPUTS) {
-            finish_product<1>(out_vt, packed_values);
+            finish_product<SLICES>(out_vt, packed_values);
             pack<CHUNK / 8>(packed_values, out_vt);
             Half *to = y_blc + (own.row(0) * sizes.value + head) * values + left + own_column;
             store_transposed(stage.values, own_column / 8, to, u64(sizes.value) * values, own.n, columns,
                              packed_values);
         }
-        finish_product<0>(state, packed);
+        finish_state(state, packed);
     }
     store_state(last && batch < slots ? last + of_head : nullptr, state, row, sizes);
 }

@@ -71,51 +71,43 @@ __device__ __forceinline__ void go_back(const Half *xbc_blc, const Half *pairs, 
     }
     prefetch(sizes.chunks - 1);
     const float skip = INPUTS ? to_f32(d[head]) : 0.0f;
-    float dstate[WIDTH / 2];
+    State dstate;
     load_state(dstate, dlast && batch < slots ? dlast + of_head : nullptr, row, sizes);
     for (u32 chunk = sizes.chunks; chunk-- > 0;) {
         finish_copies<0>();
         const Chunk own(sizes, chunk, head, batch, nullptr);
         const Stage stage = locate(chunk);
         const float *numbers = reinterpret_cast<const float *>(shared_memory + (stage.scales - start));
-        const float kept = numbers[SINCE * CHUNK + own.n - 1];
         float dy_vt[CHUNK / 2];
         u32 packed_dy[TOKEN_STEPS][4], packed_dx[TOKEN_STEPS][4];
-        left_transposed(packed_dy, stage.dy, own_column / 8);
-        if (INPUTS) {
-            float dx_vt[CHUNK / 2], later_vt[CHUNK / 2];
-            u32 packed_state[KEY_STEPS][4];
-            store_rows<WIDTH / 8>(dstates + index_chunk(own) * values * WIDTH, WIDTH, row, values, WIDTH,
-                                  dstate);
-            pack<WIDTH / 8>(packed_state, dstate);
-            times_transposed<KEY_STEPS, CHUNK / 8, true>(later_vt, packed_state, stage.keys);
-            times<TOKEN_STEPS, CHUNK / 8, true>(dx_vt, packed_dy, stage.pairs);
-            // All threads are beyond the chunk after this one, whose memory these copies take. None before
-            // the first: an index beyond all.
+        // All threads are beyond the chunk after this one, whose memory the next copies take. None before the
+        // first: an index beyond all.
+        const auto meanwhile = [&]() {
             prefetch(chunk - 1);
+            left_transposed(packed_dy, stage.dy, own_column / 8);
             unpack<CHUNK / 8>(dy_vt, packed_dy);
-            finish_product<1>(later_vt, packed_state);
-            scale_columns<CHUNK / 8>(later_vt, numbers + UNTIL * CHUNK);
+        };
+        if (INPUTS) {
+            float dx_vt[CHUNK / 2];
+            store_rounded(dstates + index_chunk(own) * values * WIDTH, dstate, row, sizes);
+            read_state(dx_vt, dstate, stage.keys, meanwhile);
+            scale_columns<CHUNK / 8>(dx_vt, numbers + UNTIL * CHUNK);
 #pragma unroll
-            for (int i = 0; i < CHUNK / 2; i++) later_vt[i] = fmaf(skip, dy_vt[i], later_vt[i]);
+            for (int i = 0; i < CHUNK / 2; i++) dx_vt[i] = fmaf(skip, dy_vt[i], dx_vt[i]);
+            times<TOKEN_STEPS, CHUNK / 8>(dx_vt, packed_dy, stage.pairs);
             finish_product<0>(dx_vt, packed_dy);
-#pragma unroll
-            for (int i = 0; i < CHUNK / 2; i++) dx_vt[i] += later_vt[i];
             pack<CHUNK / 8>(packed_dx, dx_vt);
         } else {
-            prefetch(chunk - 1);
-            unpack<CHUNK / 8>(dy_vt, packed_dy);
+            meanwhile();
         }
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; i++) dstate[i] *= kept;
         scale_columns<CHUNK / 8>(dy_vt, numbers + SINCE * CHUNK);
         pack<CHUNK / 8>(packed_dy, dy_vt);
-        times<TOKEN_STEPS, WIDTH / 8>(dstate, packed_dy, stage.queries);
+        change_state(dstate, numbers[SINCE * CHUNK + own.n - 1], packed_dy, stage.queries);
         if (INPUTS) {
             Half *to = dxbc_blc + own.row(0) * stride + head * values + left + own_column;
             store_transposed(stage.dy, own_column / 8, to, stride, own.n, columns, packed_dx);
         }
-        finish_product<0>(dstate, packed_dy);
+        finish_state(dstate, packed_dy);
     }
     store_state(dfirst && batch < slots ? dfirst + of_head : nullptr, dstate, row, sizes);
 }
@@ -136,23 +128,49 @@ KERNEL __launch_bounds__(2 * STRIP, 1)
 }
 
 // Columns of B and C that a group of four warps has.
-#define GROUP_COLUMNS (WIDTH / 2)
-#define PIECE_STAGE (2 * PANEL + 2 * TILE + SCALE_BYTES)
+#define GROUP_COLUMNS (SLICE / 2)
+#define PIECE_STAGE (2 * PANEL + 2 * SLICE_TILE + SCALE_BYTES)
 
 // Addresses of the operands of a piece in shared memory.
 struct PieceStage {
     u32 x, dy, state, dstate, scales;
     __device__ __forceinline__ explicit PieceStage(u32 start)
-        : x(start), dy(x + PANEL), state(dy + PANEL), dstate(state + TILE), scales(dstate + TILE) {}
+        : x(start),
+          dy(x + PANEL),
+          state(dy + PANEL),
+          dstate(state + SLICE_TILE),
+          scales(dstate + SLICE_TILE) {}
 };
 
-// Numbers of a block's tokens. Products of rows are by group of columns.
+// Products of a token's rows, in the order of the workspace.
+enum Product {
+    OF_QUERY,  // C * dC
+    OF_KEY,    // B * dB
+    OF_END,    // B * what dB takes from the gradient of the state; the first token's includes decay * state *
+               // dstate
+    OF_SKIP,   // x * dy
+    PRODUCTS
+};
+
+// Products of a block's tokens by group of columns, and parts of state * dstate by warp.
 struct Numbers {
-    // C * dC, B * dB, and B * what dB takes from the gradient of the state.
-    float products[2][3][CHUNK];
-    // dy * x of a token.
-    float skips[CHUNK];
-    float partial[GRADIENT_THREADS / WARP];
+    float products[2][OF_SKIP][CHUNK], skips[CHUNK], along_states[GRADIENT_THREADS / WARP];
+};
+
+// A slice of the columns of B and C of a group's chunk, and PART_HEADS of the group's heads.
+struct Job {
+    u32 slice, part, chunk, group, batch, members;
+    __device__ __forceinline__ Job(u32 job, const Sizes &sizes, u32 slices, u32 parts) {
+        slice = job % slices, job /= slices;
+        part = job % parts, job /= parts;
+        chunk = job % sizes.chunks, job /= sizes.chunks;
+        group = job % sizes.key, batch = job / sizes.key;
+        members = min(u32(PART_HEADS), sizes.value / sizes.key - part * PART_HEADS);
+    }
+    __device__ __forceinline__ Chunk locate(const Sizes &sizes, u32 member, const u32 *documents) const {
+        const u32 head = group * (sizes.value / sizes.key) + part * PART_HEADS + member;
+        return Chunk(sizes, chunk, head, batch, documents);
+    }
 };
 
 // A piece of the columns of a head's chunk: what a block copies at once.
@@ -165,84 +183,61 @@ struct Item {
     }
 };
 
-// The gradients of a head's time steps and the parts of a chunk in those of its weights. One warp.
-__device__ __forceinline__ void finish_head(const Chunk &own, const Numbers &numbers, const float *scales,
-                                            float a, float low, float high, Half *ddt_blh, float *weights) {
-    const u32 lane = threadIdx.x % WARP, value = own.sizes.value;
-    const auto product = [&](u32 kind, u32 t) {
-        return numbers.products[0][kind][t] + numbers.products[1][kind][t];
-    };
-    float end = 0.0f;
+// Stores f32 rows row and row + 8 of a warp's accumulators, the columns before `columns`.
+template <int N>
+__device__ __forceinline__ void store_sums(float *to, u64 stride, u32 row, u32 rows, u32 columns,
+                                           const float (&acc)[N]) {
 #pragma unroll
-    for (int i = 0; i < GRADIENT_THREADS / WARP; i++) end += numbers.partial[i];
-    end *= scales[SINCE * CHUNK + own.n - 1];
-    end += warp_sum(product(2, lane) + product(2, lane + WARP));
-    float of_a = 0.0f, of_bias = 0.0f;
-    sum_back(
-        own.n, [&](u32 t) { return product(0, t) - product(1, t); }, end,
-        [&](u32 t) { return own.first_token(t) == own.start + t; },
-        [&](u32 t, float later) {
-            const float step = scales[STEP * CHUNK + t];
-            of_a = fmaf(step, later, of_a);
-            // The derivative of softplus is 1 - exp(-softplus); limits let no gradient pass.
-            const float direct = step > 0.0f ? product(1, t) / step : 0.0f;
-            const bool passes = step > low && step < high;
-            const float gradient = passes ? fmaf(a, later, direct) * -expm1f(-step) : 0.0f;
-            of_bias += gradient;
-            ddt_blh[own.row(t) * value + own.head] = from_f32<Half>(gradient);
-        });
-    of_a = warp_sum(of_a);
-    of_bias = warp_sum(of_bias);
-    const float of_d = warp_sum(numbers.skips[lane] + numbers.skips[lane + WARP]);
-    if (lane > 0) return;
-    float *to = weights + (u64(own.batch) * own.sizes.chunks + own.chunk) * 3 * value + own.head;
-    to[0] = of_a * a;
-    to[value] = of_d;
-    to[2 * value] = of_bias;
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < N / 4; n++) {
+            const u32 column = n * 8 + threadIdx.x % 4 * 2, line = row + half * 8;
+            if (line < rows && column < columns)
+                store<2>(to + line * stride + column,
+                         Vector<float, 2>{{acc[n * 4 + half * 2], acc[n * 4 + half * 2 + 1]}});
+        }
 }
 
 KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
     OF_HALF(gradients)(const Half *__restrict__ xbc_blc, const float *__restrict__ scales,
                        const Half *__restrict__ states, const Half *__restrict__ dstates,
-                       const Half *__restrict__ dy_blc, const Half *__restrict__ a_log,
-                       const u32 *__restrict__ documents_bl, Half *__restrict__ dxbc_blc,
-                       Half *__restrict__ ddt_blh, float *__restrict__ weights, SIZES, float low, float high,
-                       u32 jobs) {
+                       const Half *__restrict__ dy_blc, const u32 *__restrict__ documents_bl,
+                       Half *__restrict__ dxbc_blc, float *__restrict__ sums, float *__restrict__ products,
+                       SIZES, u32 parts, u32 jobs) {
     __shared__ Numbers numbers;
     const Sizes sizes = SIZES_OF;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, group = warp / 4, row = warp % 4 * 16;
-    const u32 members = value / key, pieces = (values + VALUE_PIECE - 1) / VALUE_PIECE;
+    const u32 pieces = (values + VALUE_PIECE - 1) / VALUE_PIECE, slices = (width + SLICE - 1) / SLICE;
     const u32 first_chunk = group * GROUP_COLUMNS / 8;
     const u32 start = shared_address(shared_memory), key_tiles = (start + 1023) & ~1023u;
-    const u32 stages = key_tiles + 4 * TILE, pair_tile = stages + 2 * PIECE_STAGE;
+    const u32 stages = key_tiles + 4 * SLICE_TILE, pair_tile = stages + 2 * PIECE_STAGE;
     const u64 stride = sizes.packed(), dy_stride = u64(value) * values;
-    const auto locate = [&](u32 job, u32 member) {
-        const u32 head = job / chunks % key * members + member;
-        return Chunk(sizes, job % chunks, head, job / chunks / key, documents_bl);
-    };
     // Starts the copies of an item, with B and C of a chunk that begins.
     const auto prefetch = [&](const Item &item, u32 item_number, u32 job_number) {
         if (item.job < jobs) {
             const u32 left = item.piece * VALUE_PIECE, columns = values - left;
             const u32 rows = min(columns, u32(VALUE_PIECE));
-            const Chunk own = locate(item.job, item.member);
+            const Job job(item.job, sizes, slices, parts);
+            const Chunk own = job.locate(sizes, item.member, nullptr);
             const PieceStage stage(stages + item_number % 2 * PIECE_STAGE);
             const Half *line = xbc_blc + own.row(0) * stride;
-            const u64 index = index_chunk(own), state = (index * values + left) * WIDTH;
+            const u64 index = index_chunk(own), state = (index * values + left) * WIDTH + job.slice * SLICE;
             copy_rows<VALUE_PIECE, GRADIENT_THREADS>(
                 stage.dy, dy_blc + own.row(0) * dy_stride + own.head * values + left, dy_stride, own.n,
                 columns);
             copy_rows<VALUE_PIECE, GRADIENT_THREADS>(stage.x, line + own.head * values + left, stride, own.n,
                                                      columns);
-            copy_rows<WIDTH, GRADIENT_THREADS>(stage.state, states + state, WIDTH, rows, WIDTH);
-            copy_rows<WIDTH, GRADIENT_THREADS>(stage.dstate, dstates + state, WIDTH, rows, WIDTH);
+            copy_rows<SLICE, GRADIENT_THREADS>(stage.state, states + state, WIDTH, rows, SLICE);
+            copy_rows<SLICE, GRADIENT_THREADS>(stage.dstate, dstates + state, WIDTH, rows, SLICE);
             load_words(stage.scales, scales + index * SCALES * CHUNK, SCALES * CHUNK);
             if (item.member == 0 && item.piece == 0) {
-                const u32 key_tile = key_tiles + job_number % 2 * 2 * TILE, own_group = own.head / members;
-                copy_rows<WIDTH, GRADIENT_THREADS>(key_tile, line + key_column(sizes, own_group), stride,
-                                                   own.n, width);
-                copy_rows<WIDTH, GRADIENT_THREADS>(key_tile + TILE, line + query_column(sizes, own_group),
-                                                   stride, own.n, width);
+                const u32 key_tile = key_tiles + job_number % 2 * 2 * SLICE_TILE;
+                const u32 first = job.slice * SLICE;
+                copy_rows<SLICE, GRADIENT_THREADS>(key_tile, line + key_column(sizes, job.group) + first,
+                                                   stride, own.n, width - first);
+                copy_rows<SLICE, GRADIENT_THREADS>(key_tile + SLICE_TILE,
+                                                   line + query_column(sizes, job.group) + first, stride,
+                                                   own.n, width - first);
             }
         }
         commit_copies();
@@ -251,22 +246,22 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
     u32 item_number = 0;
     prefetch(item, 0, 0);
     for (u32 job_number = 0; item.job < jobs; job_number++) {
-        const u32 job = item.job;
-        const u32 key_tile = key_tiles + job_number % 2 * 2 * TILE, query_tile = key_tile + TILE;
+        const Job job(item.job, sizes, slices, parts);
+        const u32 key_tile = key_tiles + job_number % 2 * 2 * SLICE_TILE, query_tile = key_tile + SLICE_TILE;
         float all_queries[GROUP_COLUMNS / 2], all_keys[GROUP_COLUMNS / 2];
         clear(all_queries);
         clear(all_keys);
-        for (u32 member = 0; member < members; member++) {
-            const Chunk own = locate(job, member);
+        for (u32 member = 0; member < job.members; member++) {
+            const Chunk own = job.locate(sizes, member, documents_bl);
             const float *scales_of = nullptr;
-            float dqueries[GROUP_COLUMNS / 2], dkeys[GROUP_COLUMNS / 2], pairs[CHUNK / 2],
-                along_states = 0.0f;
+            float dqueries[GROUP_COLUMNS / 2], dkeys[GROUP_COLUMNS / 2], pairs[CHUNK / 2];
+            float along_states = 0.0f;
             clear(dqueries);
             clear(dkeys);
             clear(pairs);
             for (u32 piece = 0; piece < pieces; piece++) {
                 const PieceStage stage(stages + item_number % 2 * PIECE_STAGE);
-                item = item.next(members, pieces);
+                item = item.next(job.members, pieces);
                 item_number++;
                 finish_copies<0>();
                 // All threads are beyond the item before this one, whose memory these copies take.
@@ -279,14 +274,14 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
                 times<TOKEN_STEPS, GROUP_COLUMNS / 8>(dkeys, b, stage.dstate, first_chunk);
                 if (group == 0) times_transposed<TOKEN_STEPS, CHUNK / 8>(pairs, a, stage.x);
                 along_states =
-                    multiply_tiles<TILE, GRADIENT_THREADS>(stage.state, stage.dstate, along_states);
+                    multiply_tiles<SLICE_TILE, GRADIENT_THREADS>(stage.state, stage.dstate, along_states);
                 finish_product<0>(dkeys, b);
                 finish_product<0>(dqueries, a);
                 finish_product<0>(pairs, a);
             }
             along_states = warp_sum(along_states);
-            if (lane == 0) numbers.partial[warp] = along_states;
-            float(&own_products)[3][CHUNK] = numbers.products[group];
+            if (lane == 0) numbers.along_states[warp] = along_states;
+            float(&own_products)[OF_SKIP][CHUNK] = numbers.products[group];
             // What rows take from states, and the gradients of pairs.
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -297,7 +292,7 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
 #pragma unroll
                     for (int j = i; j < i + 2; j++) dqueries[j] *= since, dkeys[j] *= until;
                 const float product = multiply_rows(key_tile, t, first_chunk, half, dkeys);
-                if (lane % 4 == 0) own_products[2][t] = product;
+                if (lane % 4 == 0) own_products[OF_END][t] = product;
                 if (group > 0) continue;
                 const int first_seen = t < own.n ? own.first_seen(t) : CHUNK;
                 const float sum_at = scales_of[SUM * CHUNK + t];
@@ -324,38 +319,113 @@ KERNEL __launch_bounds__(GRADIENT_THREADS, 1)
             left_transposed(b, pair_tile, row / 8);
             times<TOKEN_STEPS, GROUP_COLUMNS / 8>(dqueries, a, key_tile, first_chunk);
             times<TOKEN_STEPS, GROUP_COLUMNS / 8>(dkeys, b, query_tile, first_chunk);
+            const auto multiply = [&](Product kind, u32 tile, const float(&acc)[GROUP_COLUMNS / 2]) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const u32 t = row + lane / 4 + half * 8;
+                    const float product = multiply_rows(tile, t, first_chunk, half, acc);
+                    if (lane % 4 == 0) own_products[kind][t] = product;
+                }
+            };
             finish_product<1>(dqueries, a);
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const u32 t = row + lane / 4 + half * 8;
-                const float product = multiply_rows(query_tile, t, first_chunk, half, dqueries);
-                if (lane % 4 == 0) own_products[0][t] = product;
-            }
+            multiply(OF_QUERY, query_tile, dqueries);
             finish_product<0>(dkeys, b);
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const u32 t = row + lane / 4 + half * 8;
-                const float product = multiply_rows(key_tile, t, first_chunk, half, dkeys);
-                if (lane % 4 == 0) own_products[1][t] = product;
-            }
+            multiply(OF_KEY, key_tile, dkeys);
 #pragma unroll
             for (int i = 0; i < GROUP_COLUMNS / 2; i++)
                 all_queries[i] += dqueries[i], all_keys[i] += dkeys[i];
             __syncthreads();
-            // The other warps go on; they wait for this one before the next products are stored.
-            if (warp == 0)
-                finish_head(own, numbers, scales_of, -expf(to_f32(a_log[own.head])), low, high, ddt_blh,
-                            weights);
+            // All wait for these threads before the next products are stored.
+            if (threadIdx.x < CHUNK) {
+                const u32 t = threadIdx.x;
+                float *to = products + (index_chunk(own) * slices + job.slice) * PRODUCTS * CHUNK + t;
+                float kept = 0.0f;
+#pragma unroll
+                for (int i = 0; i < GRADIENT_THREADS / WARP; i++) kept += numbers.along_states[i];
+                kept *= t == 0 ? scales_of[SINCE * CHUNK + own.n - 1] : 0.0f;
+#pragma unroll
+                for (int kind = 0; kind < OF_SKIP; kind++)
+                    to[kind * CHUNK] = numbers.products[0][kind][t] + numbers.products[1][kind][t] +
+                                       (kind == OF_END ? kept : 0.0f);
+                to[OF_SKIP * CHUNK] = numbers.skips[t];
+            }
         }
-        const Chunk own = locate(job, 0);
-        const u32 columns = width > first_chunk * 8 ? width - first_chunk * 8 : 0,
-                  own_group = own.head / members;
-        Half *to = dxbc_blc + own.row(0) * stride + first_chunk * 8;
-        store_rows<GROUP_COLUMNS / 8>(to + key_column(sizes, own_group), stride, row + lane / 4, own.n,
-                                      columns, all_keys);
-        store_rows<GROUP_COLUMNS / 8>(to + query_column(sizes, own_group), stride, row + lane / 4, own.n,
-                                      columns, all_queries);
+        const Chunk own = job.locate(sizes, 0, nullptr);
+        const u32 first = job.slice * SLICE + first_chunk * 8, columns = width > first ? width - first : 0;
+        if (parts == 1) {
+            Half *to = dxbc_blc + own.row(0) * stride + first;
+            store_rows<GROUP_COLUMNS / 8>(to + key_column(sizes, job.group), stride, row + lane / 4, own.n,
+                                          columns, all_keys);
+            store_rows<GROUP_COLUMNS / 8>(to + query_column(sizes, job.group), stride, row + lane / 4, own.n,
+                                          columns, all_queries);
+        } else {
+            float *to = sums + ((own.row(0) * parts + job.part) * 2 * key + job.group) * width + first;
+            const u64 sum_stride = u64(parts) * 2 * key * width;
+            store_sums(to, sum_stride, row + lane / 4, own.n, columns, all_keys);
+            store_sums(to + key * width, sum_stride, row + lane / 4, own.n, columns, all_queries);
+        }
     }
+}
+
+// Adds the sums of the parts of groups' heads, in their order.
+KERNEL __launch_bounds__(JOIN_THREADS)
+    OF_HALF(join)(const float *__restrict__ sums, Half *__restrict__ dxbc_blc, u32 rows, u32 parts,
+                  u32 columns, u32 stride) {
+    const u64 index = (u64(blockIdx.x) * JOIN_THREADS + threadIdx.x) * 4;
+    if (index >= u64(rows) * columns) return;
+    const u64 row = index / columns;
+    const u32 column = index % columns;
+    const float *from = sums + row * parts * columns + column;
+    Floats<4> sum = read<4>(from);
+    for (u32 part = 1; part < parts; part++) {
+        const Floats<4> next = read<4>(from + u64(part) * columns);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum.at[i] += next.at[i];
+    }
+    write<4>(dxbc_blc + row * stride + stride - columns + column, sum);
+}
+
+// The gradients of time steps and the parts of a chunk in those of weights, from the products of tokens.
+KERNEL __launch_bounds__(SCALE_HEADS *WARP)
+    OF_HALF(finish)(const float *__restrict__ products, const float *__restrict__ scales,
+                    const Half *__restrict__ a_log, const u32 *__restrict__ documents_bl,
+                    Half *__restrict__ ddt_blh, float *__restrict__ weights, SIZES, float low, float high) {
+    const u32 head = blockIdx.y * SCALE_HEADS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (head >= value) return;
+    const Chunk own(SIZES_OF, blockIdx.x, head, blockIdx.z, documents_bl);
+    const u32 slices = (width + SLICE - 1) / SLICE;
+    const float *numbers = scales + index_chunk(own) * SCALES * CHUNK;
+    const float *first = products + index_chunk(own) * slices * PRODUCTS * CHUNK;
+    const float a = -expf(to_f32(a_log[head]));
+    const auto product = [&](Product kind, u32 t) {
+        float sum = first[kind * CHUNK + t];
+        for (u32 slice = 1; slice < slices; slice++) sum += first[(slice * PRODUCTS + kind) * CHUNK + t];
+        return sum;
+    };
+    const float end = warp_sum(product(OF_END, lane) + product(OF_END, lane + WARP));
+    float of_a = 0.0f, of_bias = 0.0f;
+    sum_back(
+        own.n, [&](u32 t) { return product(OF_QUERY, t) - product(OF_KEY, t); }, end,
+        [&](u32 t) { return own.first_token(t) == own.start + t; },
+        [&](u32 t, float later) {
+            const float step = numbers[STEP * CHUNK + t];
+            of_a = fmaf(step, later, of_a);
+            // The derivative of softplus is 1 - exp(-softplus); limits let no gradient pass.
+            const float direct = step > 0.0f ? product(OF_KEY, t) / step : 0.0f;
+            const bool passes = step > low && step < high;
+            const float gradient = passes ? fmaf(a, later, direct) * -expm1f(-step) : 0.0f;
+            of_bias += gradient;
+            ddt_blh[own.row(t) * value + head] = from_f32<Half>(gradient);
+        });
+    of_a = warp_sum(of_a);
+    of_bias = warp_sum(of_bias);
+    // Each slice has x * dy of all columns.
+    const float of_d = warp_sum(first[OF_SKIP * CHUNK + lane] + first[OF_SKIP * CHUNK + lane + WARP]);
+    if (lane > 0) return;
+    float *to = weights + (u64(own.batch) * own.sizes.chunks + own.chunk) * 3 * value + head;
+    to[0] = of_a * a;
+    to[value] = of_d;
+    to[2 * value] = of_bias;
 }
 
 #endif

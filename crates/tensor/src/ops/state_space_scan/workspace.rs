@@ -8,9 +8,16 @@ use crate::ops::gpu;
 use crate::{DType, Tensor};
 
 /// Widths of tiles of B and C that kernels on tensor cores are compiled for.
-pub(super) const TILE_WIDTHS: [usize; 2] = [64, 128];
+pub(super) const TILE_WIDTHS: [usize; 3] = [64, 128, 256];
 /// Count of values per token that tiles are scaled with: `Scale` in `kernels/state_space_tiles.cuh`.
 pub(super) const SCALES: usize = 4;
+/// Count of products per token that gradients of time steps are computed from: `Product` in
+/// `kernels/state_space_tiles_backward.cu`.
+const PRODUCTS: usize = 4;
+/// Columns of B and C whose gradients a block computes.
+pub(super) const SLICE: usize = 128;
+/// Maximum number of a group's heads over which a block adds the gradients of B and C; decides bits.
+pub(super) const PART_HEADS: usize = 16;
 
 /// Returns the width of tiles of the kernels on tensor cores; `None` if the kernels in f32 are used: for f32
 /// operands, for other widths, and on GPUs with less shared memory.
@@ -44,8 +51,8 @@ impl PlainSizes {
     }
 }
 
-/// Bytes of the arrays of the kernels on tensor cores, in their order. All but the scales are of the operands'
-/// type.
+/// Bytes of the arrays of the kernels on tensor cores, in their order. Pairs and states are of the operands'
+/// type, others f32.
 pub(super) struct TileSizes {
     /// Bytes of decays and time steps.
     pub(super) scales: usize,
@@ -54,17 +61,29 @@ pub(super) struct TileSizes {
     /// Bytes of the states before chunks, in rows of a tile's width; the gradients of the states after them
     /// take as many.
     pub(super) states: usize,
+    /// Bytes of the products of tokens' rows.
+    pub(super) products: usize,
+    /// Bytes of the sums of gradients of B and C over parts of a group's heads; 0 if groups have one part.
+    pub(super) sums: usize,
+    /// Number of parts of a group's heads.
+    pub(super) parts: usize,
 }
 
 impl TileSizes {
     pub(super) fn new(operands: &Operands<'_>, tile_width: usize) -> Self {
-        let StateHeads { heads, width, .. } = operands.heads;
+        let StateHeads { heads, groups, width, states } = operands.heads;
         let chunks = operands.xbc.shape().dims()[0] * operands.chunks() * heads;
         let element = operands.xbc.dtype().bytes();
+        let single = DType::F32.bytes();
+        let parts = (heads / groups).div_ceil(PART_HEADS);
+        let summed = if parts > 1 { operands.xbc.shape().rows() * parts * 2 * groups * states } else { 0 };
         TileSizes {
-            scales: chunks * SCALES * CHUNK * DType::F32.bytes(),
+            scales: chunks * SCALES * CHUNK * single,
             pairs: chunks * CHUNK * CHUNK * element,
             states: chunks * tile_width * width * element,
+            products: chunks * states.div_ceil(SLICE) * PRODUCTS * CHUNK * single,
+            sums: summed * single,
+            parts,
         }
     }
 }
@@ -109,8 +128,8 @@ pub(super) fn retreat_bytes(operands: &Operands<'_>) -> usize {
 /// Returns the bytes that all gradients take.
 pub(super) fn backward_bytes(operands: &Operands<'_>) -> usize {
     if let Some(width) = tile_width(operands) {
-        let TileSizes { scales, pairs, states } = TileSizes::new(operands, width);
-        return scales + pairs + 2 * states;
+        let TileSizes { scales, pairs, states, products, sums, .. } = TileSizes::new(operands, width);
+        return scales + pairs + 2 * states + products + sums;
     }
     let PlainSizes { states, kept, heads } = PlainSizes::new(operands);
     2 * states + kept + heads

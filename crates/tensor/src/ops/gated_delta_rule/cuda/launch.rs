@@ -17,7 +17,7 @@ const WIDEST: usize = 256;
 
 pub(crate) static FAMILY: Family = family!(
     "gated_delta_rule",
-    headers: ["gated_delta_rule.cuh", "recurrent_chunk.cuh"],
+    headers: ["gated_delta_rule.cuh", "recurrent_chunk.cuh", "slabs.cuh"],
     constants: CONSTANTS
 );
 

@@ -17,7 +17,7 @@ const WARP: usize = 32;
 
 pub(crate) static FAMILY_BACKWARD: Family = family!(
     "gated_delta_rule_backward",
-    headers: ["gated_delta_rule.cuh", "recurrent_chunk.cuh"],
+    headers: ["gated_delta_rule.cuh", "recurrent_chunk.cuh", "slabs.cuh"],
     constants: CONSTANTS
 );
 

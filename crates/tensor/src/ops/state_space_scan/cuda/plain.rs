@@ -13,8 +13,7 @@ use crate::{DType, Result, Tensor};
 
 const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", columns::TILE), ("CHUNK", CHUNK as u32)];
 
-pub(crate) static FAMILY: Family =
-    family!("state_space_scan", headers: ["columns.cuh", "state_space_steps.cuh"], constants: CONSTANTS);
+pub(crate) static FAMILY: Family = family!("state_space_scan", headers: ["columns.cuh", "slabs.cuh", "state_space_steps.cuh"], constants: CONSTANTS);
 
 pub(super) fn forward(
     operator: &'static str,

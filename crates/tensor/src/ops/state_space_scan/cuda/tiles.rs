@@ -7,7 +7,7 @@ use device::{Family, Function, Region};
 use crate::ops::kernels::family;
 use crate::ops::state_space_scan::heads::{CHUNK, StateHeads};
 use crate::ops::state_space_scan::operands::{Gradients, Operands};
-use crate::ops::state_space_scan::workspace::{SCALES, TILE_WIDTHS, TileSizes, regions};
+use crate::ops::state_space_scan::workspace::{PART_HEADS, SCALES, SLICE, TILE_WIDTHS, TileSizes, regions};
 use crate::ops::{check, gpu};
 use crate::{DType, Result, Tensor};
 
@@ -21,6 +21,10 @@ const PAIR_THREADS: u32 = 128;
 const PAIR_HEADS: usize = 8;
 /// Threads of a block that computes a chunk's gradients: two warps for each 16 of its tokens.
 const GRADIENT_THREADS: u32 = 256;
+/// Threads of a block that adds gradients of B and C, each of [`JOINED`] columns.
+const JOIN_THREADS: u32 = 256;
+/// Columns that a thread adds.
+const JOINED: usize = 4;
 /// Columns of x per block of the kernels that go through the chunks in order; a thread has half a column.
 const STRIP: usize = 128;
 /// Columns of x per block of these kernels if heads are narrow.
@@ -35,7 +39,9 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("SCALE_HEADS", SCALE_HEADS),
     ("PAIR_THREADS", PAIR_THREADS),
     ("PAIR_HEADS", PAIR_HEADS as u32),
+    ("PART_HEADS", PART_HEADS as u32),
     ("GRADIENT_THREADS", GRADIENT_THREADS),
+    ("JOIN_THREADS", JOIN_THREADS),
     ("STRIP", STRIP as u32),
     ("VALUE_PIECE", PIECE as u32),
 ];
@@ -43,8 +49,10 @@ const IN_F16: (&str, u32) = ("HALF_IS_F16", 1);
 const VARIANTS: &[&[(&str, u32)]] = &[
     &[("WIDTH", TILE_WIDTHS[0] as u32)],
     &[("WIDTH", TILE_WIDTHS[1] as u32)],
+    &[("WIDTH", TILE_WIDTHS[2] as u32)],
     &[("WIDTH", TILE_WIDTHS[0] as u32), IN_F16],
     &[("WIDTH", TILE_WIDTHS[1] as u32), IN_F16],
+    &[("WIDTH", TILE_WIDTHS[2] as u32), IN_F16],
 ];
 
 pub(crate) static FAMILY_TILES: Family = family!(
@@ -84,6 +92,11 @@ struct Call<'a> {
     pairs: Region<'a>,
     /// States before chunks, and gradients of those after them; empty but for the gradients.
     states: [Region<'a>; 2],
+    /// Products of tokens' rows, and sums of the gradients of B and C; empty but for the gradients.
+    products: Region<'a>,
+    sums: Region<'a>,
+    /// Number of parts of a group's heads that have sums.
+    parts: usize,
 }
 
 impl<'a> Call<'a> {
@@ -95,9 +108,12 @@ impl<'a> Call<'a> {
         if !gpu::aligned(&[operands.xbc]) {
             return Err(check::wrong(operator, "xbc", operands.xbc, "rows aligned to 16 bytes".to_owned()));
         }
-        let TileSizes { scales, pairs, states } = TileSizes::new(&operands, tile_width);
-        let [scales, pairs, entering, leaving] = regions(workspace, [scales, pairs, states, states]);
-        Ok(Call { operator, operands, tile_width, scales, pairs, states: [entering, leaving] })
+        let TileSizes { scales, pairs, states, products, sums, parts } =
+            TileSizes::new(&operands, tile_width);
+        let [scales, pairs, entering, leaving, products, sums] =
+            regions(workspace, [scales, pairs, states, states, products, sums]);
+        let states = [entering, leaving];
+        Ok(Call { operator, operands, tile_width, scales, pairs, states, products, sums, parts })
     }
 
     fn kernel(&self, family: &'static Family, name: &'static str) -> Launch<'a> {
@@ -194,6 +210,48 @@ impl<'a> Call<'a> {
         self.by_strip(launch, false)
     }
 
+    /// Computes the gradients of B, C, time steps and weights from the states.
+    fn gradients(&self, dy_blc: &Tensor, result: &Gradients) -> Result<()> {
+        let Operands { xbc, a_log, documents, heads, .. } = self.operands;
+        let [entering, leaving] = self.states;
+        let element = xbc.dtype().bytes();
+        let slices = heads.states.div_ceil(SLICE);
+        let launch = self.kernel(&FAMILY_TILES_BACKWARD, "gradients").read(xbc).read(self.scales);
+        let launch = launch.read(entering).read(leaving).read(dy_blc).read(documents);
+        let launch = self.sized(launch.write(&result.xbc).write(self.sums).write(self.products))?;
+        let chunks = xbc.shape().dims()[0] * self.operands.chunks();
+        let jobs = self.word(chunks * heads.groups * self.parts * slices)?;
+        let tile = self.tile().min(CHUNK * SLICE * element);
+        let stage = 2 * CHUNK * PIECE * element + 2 * tile + SCALES * CHUNK * DType::F32.bytes();
+        let shared = ALIGNMENT + 4 * tile + 2 * stage + CHUNK * CHUNK * element;
+        let bytes = gpu::bytes(&[xbc, dy_blc, &result.xbc]) + 2 * entering.bytes as u64;
+        let pairs = CHUNK / 2 * (heads.columns() + 2 * heads.heads * heads.states);
+        let flops = self.flops(2 * heads.columns() * heads.states + pairs);
+        let launch = launch.u32(self.word(self.parts)?).u32(jobs).shared(self.word(shared)?);
+        let blocks = jobs.min(xbc.device().description().multiprocessors);
+        launch.cost(bytes, flops).launch([blocks, 1, 1], GRADIENT_THREADS)?;
+        if self.parts > 1 {
+            self.join(&result.xbc)?;
+        }
+        let launch = self.kernel(&FAMILY_TILES_BACKWARD, "finish").read(self.products).read(self.scales);
+        let launch = launch.read(a_log).read(documents).write(&result.dt).write(&result.sums);
+        let launch = self.limited(self.sized(launch)?);
+        let launch = launch.cost((self.products.bytes + self.scales.bytes) as u64, 0);
+        let grid = self.by_chunk(heads.heads.div_ceil(SCALE_HEADS as usize))?;
+        Ok(launch.launch(grid, SCALE_HEADS * WARP)?)
+    }
+
+    /// Adds the sums of parts of groups' heads.
+    fn join(&self, dxbc_blc: &Tensor) -> Result<()> {
+        let rows = dxbc_blc.shape().rows();
+        let columns = 2 * self.operands.heads.groups * self.operands.heads.states;
+        let launch = self.kernel(&FAMILY_TILES_BACKWARD, "join").read(self.sums).write(dxbc_blc);
+        let launch = launch.u32(self.word(rows)?).u32(self.word(self.parts)?).u32(self.word(columns)?);
+        let launch = launch.u32(self.word(dxbc_blc.shape().columns())?).cost(self.sums.bytes as u64, 0);
+        let blocks = (rows * columns / JOINED).div_ceil(JOIN_THREADS as usize);
+        Ok(launch.launch([self.word(blocks)?, 1, 1], JOIN_THREADS)?)
+    }
+
     /// Returns the states before the first token, which only documents that start before it have.
     fn read_state<'s>(&self, state: Option<&'s Tensor>) -> Option<&'s Tensor> {
         state.filter(|_| self.operands.documents.is_some())
@@ -261,7 +319,7 @@ pub(super) fn backward_input(
     let call = Call::new(operator, operands, workspace)?;
     let [first, last] = [0, 1].map(|part| ends.map(|ends| ends[part]));
     let [entering, leaving] = call.states;
-    let Operands { xbc, a_log, d, documents, heads, .. } = operands;
+    let Operands { xbc, d, heads, .. } = operands;
     let states = heads.columns() * heads.states;
     call.scale()?;
     call.pair()?;
@@ -274,18 +332,5 @@ pub(super) fn backward_input(
     let launch = launch.cost(bytes, call.flops(2 * states + heads.columns() * CHUNK / 2));
     call.by_strip(launch, true)?;
 
-    let launch = call.kernel(&FAMILY_TILES_BACKWARD, "gradients").read(xbc).read(call.scales);
-    let launch = launch.read(entering).read(leaving).read(dy_blc).read(a_log).read(documents);
-    let launch = call.sized(launch.write(&result.xbc).write(&result.dt).write(&result.sums))?;
-    let jobs = call.word(xbc.shape().dims()[0] * heads.groups * operands.chunks())?;
-    let launch = call.limited(launch).u32(jobs);
-    let square = CHUNK * CHUNK * xbc.dtype().bytes();
-    let stage = 2 * CHUNK * PIECE * xbc.dtype().bytes() + 2 * call.tile();
-    let stage = stage + SCALES * CHUNK * DType::F32.bytes();
-    let launch = launch.shared(call.word(ALIGNMENT + 4 * call.tile() + 2 * stage + square)?);
-    let bytes = gpu::bytes(&[xbc, dy_blc, &result.xbc]) + 2 * entering.bytes as u64;
-    let pairs = CHUNK / 2 * (heads.columns() + 2 * heads.heads * heads.states);
-    let launch = launch.cost(bytes, call.flops(2 * states + pairs));
-    let blocks = jobs.min(xbc.device().description().multiprocessors);
-    Ok(launch.launch([blocks, 1, 1], GRADIENT_THREADS)?)
+    call.gradients(dy_blc, result)
 }
