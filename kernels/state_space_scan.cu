@@ -220,11 +220,12 @@ __device__ __forceinline__ void outputs(const T *xbc, const T *dt, const T *a_lo
     for (u32 left = 0; left < scan.width; left += CHUNK) {
         float tile[4][4] = {};
         // A state that no token sees may be undefined.
-        if (chunk.sees[0])
+        if (chunk.sees[0]) {
             multiply<4, false, true>(
-                tile, scan.states,
-                [&](u32 i, u32 n) { return i < chunk.count ? chunk.enters(i) * chunk.c(i, n) : 0.0f; },
+                tile, scan.states, [&](u32 i, u32 n) { return chunk.c(i, n); },
                 [&](u32 n, u32 k) { return chunk.entry(state, n, left + k); }, slabs);
+            each(tile, [&](u32 i, u32, float &sum) { sum *= i < chunk.count ? chunk.enters(i) : 0.0f; });
+        }
         multiply<4, false, true>(
             tile, chunk.count, [&](u32 i, u32 j) { return pairs[i][j]; },
             [&](u32 j, u32 k) { return chunk.x(j, left + k); }, slabs);
