@@ -12,15 +12,16 @@ const fn heads(heads: usize, groups: usize, width: usize, states: usize) -> Stat
     StateHeads { heads, groups, width, states }
 }
 
-/// Batch, time and heads: within a chunk, just beyond it, and several chunks. The last four are of tensor
-/// cores: narrow heads, heads of more than a strip, states of two slices, and groups of more than a part.
-const SIZES: [(usize, usize, StateHeads); 8] = [
+/// Batch, time and heads: within a chunk, just beyond it, and several chunks. The last five are of tensor
+/// cores: narrow heads, heads of more than a strip, states of other tiles, and groups of more than a part.
+const SIZES: [(usize, usize, StateHeads); 9] = [
     (2, 1, heads(2, 1, 3, 2)),
     (1, 65, heads(4, 2, 5, 6)),
     (2, 150, heads(2, 2, 8, 4)),
     (1, 64, heads(3, 1, 16, 16)),
-    (2, 71, heads(2, 1, 24, 40)),
-    (1, 66, heads(1, 1, 136, 72)),
+    (2, 71, heads(2, 1, 16, 24)),
+    (1, 66, heads(1, 1, 136, 8)),
+    (1, 65, heads(2, 2, 8, 72)),
     (1, 66, heads(2, 2, 8, 136)),
     (1, 65, heads(18, 1, 8, 8)),
 ];
