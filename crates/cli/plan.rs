@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::arguments::count;
 use crate::error::CliError;
-use bench::{Extent, check_hosts, describe_device, measure_network, measured_calls};
+use bench::{Extent, bench_calls, check_hosts, describe_device, measure_network, measured_calls};
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
     ClassRatio, FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Try, plan_page, plan_precision,
@@ -83,6 +83,19 @@ pub(crate) struct PlanArgs {
     /// printed by `plimsoll bench predict --json --calls`.
     #[arg(long, value_name = "LINES", requires = "describe", conflicts_with = "quick")]
     add: Vec<PathBuf>,
+    /// With --describe, time the matmuls and the attention of N random configurations, each call alone, and
+    /// add them to FILE. A full description has those of 500. A GPU takes about a minute for 500.
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "describe",
+        conflicts_with_all = ["quick", "add"],
+        value_parser = count::<usize>
+    )]
+    calls: Option<usize>,
+    /// Seed of the random configurations of --calls.
+    #[arg(long, value_name = "SEED", default_value_t = 1, requires = "calls")]
+    seed: u64,
     /// Time the model's layers on one device of this host and write the times to FILE. With parallel.profile
     /// = FILE, plans and runs partition the layers over pipeline stages by these times.
     #[arg(
@@ -245,6 +258,9 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
     if !args.add.is_empty() {
         return add_calls(file, &args.add);
     }
+    if let Some(count) = args.calls {
+        return describe_calls(file, count, args.seed);
+    }
     let startup = Startup::begin()?;
     if startup.is_in_job() {
         return describe_network(startup, file);
@@ -273,11 +289,27 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))
 }
 
+/// Adds the calls of random configurations, each timed alone, to the description in `file`.
+fn describe_calls(file: Option<&Path>, count: usize, seed: u64) -> Result<(), CliError> {
+    let (device, output) = described(file.ok_or_else(|| nameless("--calls"))?)?;
+    let pace = Pace::of_files();
+    let calls = bench_calls(&device, count, seed, &|done| {
+        if pace.is_due() {
+            note(&format!("calls of {done} of {count} configurations timed"));
+        }
+    })?;
+    let added: usize = calls.iter().map(|calls| calls.samples.len()).sum();
+    output.write(&device.with_calls(calls).to_toml()?)?;
+    print(&format!("{} of {} added", counted(added as u64, "call"), counted(count as u64, "configuration")))
+}
+
+fn nameless(option: &str) -> CliError {
+    CliError::Refused(format!("{option}: name the file of the description: --describe FILE"))
+}
+
 /// Adds the calls of measured steps to the description in `file`.
 fn add_calls(file: Option<&Path>, lines: &[PathBuf]) -> Result<(), CliError> {
-    let nameless =
-        || CliError::Refused("--add: name the file of the description: --describe FILE".to_owned());
-    let (device, output) = described(file.ok_or_else(nameless)?)?;
+    let (device, output) = described(file.ok_or_else(|| nameless("--add"))?)?;
     let steps = lines.iter().map(|path| measured_steps(path)).collect::<Result<Vec<_>, _>>()?.concat();
     let calls = measured_calls(&device, &steps)?;
     let added: usize = calls.iter().map(|calls| calls.samples.len()).sum();

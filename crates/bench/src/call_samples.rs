@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use collective::Communicator;
 use device::cuda::TimedCall;
 use device::{CopyKind, DType, Device, LoggedCall, StreamKind};
-use plan::{CallSize, MeasuredCalls, step_calls};
+use plan::{CallSize, Load, MeasuredCalls, step_calls};
 use steps::{MeasuredModel, quick_steps, steps};
 use system::threads;
 use telemetry::EnergyCounter;
@@ -78,13 +78,14 @@ impl Extent {
 }
 
 /// Measures the calls of steps on identical GPUs, which should be otherwise idle and share the work. Calls
-/// `progress` with the numbers of measured and of all steps.
+/// `progress` with the numbers of measured and of all steps. Times hold for steps with `load`, if there is one.
 ///
 /// # Errors
 /// A GPU fails, or a step's calls differ from its log.
 pub(crate) fn measure(
     gpus: &[Gpus],
     extent: Extent,
+    load: Option<Load>,
     progress: &dyn Fn(usize, usize),
 ) -> Result<CallMeasurements> {
     let Some(first) = gpus.first() else { return Err(BenchError::Refused("--describe: no GPU".to_owned())) };
@@ -93,7 +94,10 @@ pub(crate) fn measure(
     let event = event_seconds(&measured);
     let mut samples: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
     for step in &measured {
-        for (CallSize { kind, size: [a, b, c] }, seconds) in step.calls(event) {
+        let flops = step.tensor_core_flops();
+        for (size, seconds) in step.calls(event) {
+            let seconds = load.map_or(seconds, |load| size.at_load(seconds, &load, flops));
+            let CallSize { kind, size: [a, b, c] } = size;
             samples.entry(kind).or_default().push([a, b, c, seconds]);
         }
     }
@@ -224,6 +228,11 @@ impl MeasuredStep {
         let convolutions = calls.iter().filter(|call| matches!(call, LoggedCall::Convolution { .. })).count();
         let step = seconds + if replayed { gain * computed.len() as f64 } else { 0.0 };
         Ok(MeasuredStep { computed, others, step, watts, launches, convolutions })
+    }
+
+    /// Returns the step's FLOP/s on tensor cores.
+    fn tensor_core_flops(&self) -> f64 {
+        self.computed.iter().map(|(size, _)| size.tensor_core_flops()).sum::<f64>() / self.step
     }
 
     /// Returns the total seconds between events, over all calls on the compute stream.

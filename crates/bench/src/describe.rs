@@ -8,12 +8,13 @@ use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
 use crate::call_samples::{self, CallMeasurements, Extent};
+use crate::calls_alone::bench_calls;
 use crate::error::{BenchError, Result};
 use crate::links::{self, Groups};
 use crate::rates::{Rates, host_copy_bytes_per_second, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
-use plan::{ClassRatio, DeviceRates, MeasuredCalls, Overhead, PlanDevice, Power};
+use plan::{ClassRatio, DeviceRates, Load, MeasuredCalls, Overhead, PlanDevice, Power};
 use run::failure;
 use worker::setup::placement::{DeviceChoice, Gpus, Placement, describe};
 use worker::{Setup, Worker};
@@ -34,6 +35,8 @@ compute = "bf16"
 steps = 3
 micro_batch_size = 8
 "#;
+/// Number of random configurations whose calls are timed alone.
+const CONFIGURATIONS: usize = 500;
 /// Bytes of the timed all-reduce.
 const LINK_BYTES: usize = 1 << 30;
 
@@ -85,7 +88,7 @@ fn scaled(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<(PlanDevice, V
     };
     let alone = |ordinal| Gpus { first_rank: 0, ordinals: vec![ordinal], description: description.clone() };
     let gpus: Vec<_> = (0..gpus).map(alone).collect();
-    let calls = call_samples::measure(&gpus, Extent::Quick, progress)?;
+    let calls = call_samples::measure(&gpus, Extent::Quick, shipped.load, progress)?;
     let (mut device, ratios) = shipped.scaled(&calls.calls);
     set_host_rates(&mut device, &calls);
     round_samples(&mut device);
@@ -152,14 +155,17 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     let on_host = cuda::availability().map_or(ranks, |gpus| gpus.len());
     let alone = |ordinal| Gpus { first_rank: 0, ordinals: vec![ordinal], description: description.clone() };
     let gpus: Vec<_> = (0..on_host).map(alone).collect();
-    let calls = call_samples::measure(&gpus, Extent::Full, progress)?;
+    let calls = call_samples::measure(&gpus, Extent::Full, Some(Load::TYPICAL), progress)?;
     let mut device = described(&description, &all, PlanDevice::shipped()?);
     set_host_rates(&mut device, &calls);
     device.gpus_per_host = Some(on_host);
     let limits = all.iter().filter_map(|rank| rank.power_limit);
     let step_watts = calls.step_watts.map(legible);
     device.power = limits.min().map(|watts| Power { limit_watts: watts.into(), step_watts });
+    device.load = Some(Load::TYPICAL);
     device.times = calls.calls;
+    let alone = bench_calls(&device, CONFIGURATIONS, 1, &|_| ())?;
+    device = device.with_calls(alone);
     let operations = all.into_iter().next().map(|rank| rank.operations).unwrap_or_default();
     if let Some(rates) = &mut device.rates {
         rates.link_seconds = shortest_message(&operations).or(rates.link_seconds);

@@ -15,7 +15,8 @@ use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
 use crate::steps::timed_steps;
 use config::RunConfig;
-use operands::{Noise, Operands};
+use operands::COLD_BYTES;
+pub(crate) use operands::{Noise, Operands};
 use run::ChosenPlacement;
 use run::Startup;
 use worker::Worker;
@@ -144,7 +145,7 @@ fn measure(
     options: MatmulOptions,
 ) -> Result<MatmulTime> {
     let PlannedMatmul { key, calls, .. } = planned;
-    let sets = Operands::sets(device, noise, key)?;
+    let sets = Operands::sets(device, noise, key, COLD_BYTES)?;
     device.set_matmul_table(empty.clone())?;
     let expected = sets[0].sums(key)?;
     let mut candidates = vec![(None, empty.clone(), Vec::new())];

@@ -60,6 +60,12 @@ impl Prediction {
         }))
     }
 
+    /// Returns the measured step's FLOP/s on tensor cores.
+    fn tensor_core_flops(&self) -> f64 {
+        let flops = |call: &CallDifference| call.calls as f64 * call.size().tensor_core_flops();
+        self.calls.iter().map(flops).sum::<f64>() / self.measured_step_seconds
+    }
+
     fn new(case: &PredictCase, predicted: Option<&StepTime>, measured: MeasuredStep) -> Self {
         let MeasuredStep { device_model, seconds, mut families, calls } = measured;
         let by = |family: &FamilyDifference| (family.predicted_seconds - family.measured_seconds).abs();
@@ -100,11 +106,12 @@ pub fn measured_calls(device: &PlanDevice, steps: &[Prediction]) -> Result<Vec<M
         }
         let least = LEAST_SHARE * step.measured_step_seconds;
         let counts = |call: &&CallDifference| call.measured_seconds >= least;
-        for CallDifference { call, size: [a, b, c], calls, measured_seconds, .. } in
-            step.calls.iter().filter(counts)
-        {
-            let seconds = legible(measured_seconds / (*calls).max(1) as f64);
-            all.entry(call).or_default().push([*a, *b, *c, seconds]);
+        let flops = step.tensor_core_flops();
+        for measured in step.calls.iter().filter(counts) {
+            let CallDifference { call, size: [a, b, c], calls, measured_seconds, .. } = measured;
+            let seconds = measured_seconds / (*calls).max(1) as f64;
+            let seconds = device.load.map_or(seconds, |load| measured.size().at_load(seconds, &load, flops));
+            all.entry(call).or_default().push([*a, *b, *c, legible(seconds)]);
         }
     }
     let calls = |(call, samples): (&str, _)| MeasuredCalls { call: call.to_owned(), samples };

@@ -17,6 +17,15 @@ use matmul::{MatmulModel, MatmulRate};
 use crate::imitated::PlanDevice;
 use crate::rates::DeviceRates;
 use crate::samples::{CallSize, Samples};
+use crate::surroundings::Load;
+
+/// Times that calls of one step share.
+pub(crate) struct KnownCalls {
+    /// Seconds of each distinct matmul. Layers repeat matmuls, so this avoids recomputing them.
+    matmuls: BTreeMap<MatmulKey, f64>,
+    /// Ratio of the times of calls on tensor cores in this step to the described times.
+    ratio: f64,
+}
 
 /// Predicts the seconds of calls on one device.
 pub(crate) struct CallTimes {
@@ -27,6 +36,7 @@ pub(crate) struct CallTimes {
     sharing: f64,
     multiprocessors: f64,
     tf32: bool,
+    load: Option<Load>,
 }
 
 /// Typical ratio of measured to modelled time, by prefix of the kernel's kind, for kernels without samples.
@@ -101,6 +111,16 @@ fn is_made_again(call: &LoggedCall) -> bool {
     }
 }
 
+/// Returns whether the compute stream executes this call, without waiting for other ranks.
+fn is_computed(call: &LoggedCall) -> bool {
+    match call {
+        LoggedCall::Kernel(kernel) => kernel.stream == StreamKind::Compute,
+        LoggedCall::Copy { stream, .. } => *stream == StreamKind::Compute,
+        LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => true,
+        _ => false,
+    }
+}
+
 /// Returns whether a replayed step launches a graph before this call.
 fn begins_graph(call: &LoggedCall) -> bool {
     matches!(call, LoggedCall::Section(_) | LoggedCall::Communication(_))
@@ -133,28 +153,47 @@ impl CallTimes {
             sharing: sharing.max(1) as f64,
             multiprocessors: f64::from(device.multiprocessors.max(1)),
             tf32,
+            load: device.load,
         }
     }
 
-    /// Returns the seconds of each distinct matmul in a log. Layers repeat matmuls, so this avoids
-    /// recomputing them.
-    pub(crate) fn matmuls(&self, log: &CallLog) -> BTreeMap<MatmulKey, f64> {
+    /// Returns the times that the calls of a step share.
+    pub(crate) fn known(&self, log: &CallLog) -> KnownCalls {
         let mut matmuls = BTreeMap::new();
         for call in &log.calls {
             if let LoggedCall::Matmul { key, .. } = call {
                 matmuls.entry(*key).or_insert_with(|| self.call_seconds(call));
             }
         }
-        matmuls
+        let mut known = KnownCalls { matmuls, ratio: 1.0 };
+        let Some(load) = self.load else { return known };
+        let (mut flops, mut seconds, mut others) = (0.0, 0.0, 0.0);
+        log.for_each(|call| match self.tensor_core_flops(call) {
+            own if own > 0.0 => {
+                flops += own;
+                seconds += self.device(call, &known);
+            }
+            _ if is_computed(call) => others += self.device(call, &known),
+            _ => {}
+        });
+        known.ratio = load.settled(flops, seconds, others);
+        known
     }
 
-    /// Returns a call's seconds on the device. `matmuls` has the result of [`CallTimes::matmuls`].
-    pub(crate) fn device(&self, call: &LoggedCall, matmuls: &BTreeMap<MatmulKey, f64>) -> f64 {
-        let known = match call {
-            LoggedCall::Matmul { key, .. } => matmuls.get(key).copied(),
+    fn tensor_core_flops(&self, call: &LoggedCall) -> f64 {
+        let size = CallSize::from_call(call, self.gpus_per_host, self.tf32);
+        size.map_or(0.0, |size| size.tensor_core_flops())
+    }
+
+    /// Returns a call's seconds on the device. `known` is of the step's calls.
+    pub(crate) fn device(&self, call: &LoggedCall, known: &KnownCalls) -> f64 {
+        let described = match call {
+            LoggedCall::Matmul { key, .. } => known.matmuls.get(key).copied(),
             _ => None,
         };
-        known.unwrap_or_else(|| self.call_seconds(call))
+        let described = described.unwrap_or_else(|| self.call_seconds(call));
+        let is_slower = known.ratio != 1.0 && self.tensor_core_flops(call) > 0.0;
+        if is_slower { described * known.ratio } else { described }
     }
 
     /// Returns whether the description has measurements of this kind of call.
@@ -179,8 +218,8 @@ impl CallTimes {
     }
 
     /// Returns a call's seconds on the device in a step replayed as CUDA graphs.
-    pub(crate) fn replaying_device(&self, call: &LoggedCall, matmuls: &BTreeMap<MatmulKey, f64>) -> f64 {
-        let seconds = self.device(call, matmuls);
+    pub(crate) fn replaying_device(&self, call: &LoggedCall, known: &KnownCalls) -> f64 {
+        let seconds = self.device(call, known);
         let gain = if is_made_again(call) { 0.0 } else { self.rates.graph_gain_seconds.unwrap_or(0.0) };
         (seconds - gain).max(LEAST_OF_GRAPH * seconds)
     }

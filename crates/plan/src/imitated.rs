@@ -9,7 +9,7 @@ use crate::error::{PlanError, Result};
 use crate::overhead::{DeviceRanks, Overhead};
 use crate::rates::DeviceRates;
 use crate::samples::MeasuredCalls;
-use crate::surroundings::{GPUS_PER_HOST, Network, Power};
+use crate::surroundings::{GPUS_PER_HOST, Load, Network, Power};
 use crate::toml_file;
 
 /// Description of the default device for plans on a host without a GPU.
@@ -79,6 +79,9 @@ pub struct PlanDevice {
     /// Electric power of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<Power>,
+    /// How times of calls on tensor cores depend on the step; `None`: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
     /// Measured times of calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub times: Vec<MeasuredCalls>,
@@ -203,6 +206,9 @@ impl PlanDevice {
             _ if !read.power.iter().flat_map(Power::all).all(|watts| positive(&watts)) => {
                 wrong("[power] must all be above 0")
             }
+            _ if !read.load.iter().flat_map(Load::all).all(|figure| positive(&figure)) => {
+                wrong("[load] must all be above 0")
+            }
             Self { gpus_per_host: Some(0), .. } => wrong("gpus_per_host must be above 0"),
             _ if !positive_times => wrong("the seconds of [[times]] must all be above 0"),
             _ if !positive_sizes => wrong("the sizes of [[times]] must be numbers of at least 0"),
@@ -232,6 +238,7 @@ impl PlanDevice {
                 gpus_per_host: known.gpus_per_host,
                 network: known.network,
                 power: known.power,
+                load: known.load,
                 times: known.times,
                 ..device
             },
@@ -266,6 +273,7 @@ impl PlanDevice {
             rates,
             network: None,
             power: None,
+            load: None,
             gpus_per_host: None,
             times: Vec::new(),
         }

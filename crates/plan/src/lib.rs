@@ -99,7 +99,7 @@ pub use schedule::{PlannedSchedule, plan_schedule};
 pub use step_calls::{step_calls, with_peers};
 pub use step_time::{Basis, FamilySeconds, StepEnergy, StepParts, StepTime};
 pub use step_work::StepWork;
-pub use surroundings::{Network, Power};
+pub use surroundings::{Load, Network, Power};
 pub use target::{PlanOptions, PlanTarget};
 pub use timed_partitions::{TimedPartition, timed_partitions};
 pub use tuning_cost::TuningCost;

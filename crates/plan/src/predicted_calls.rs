@@ -17,8 +17,8 @@ pub fn predicted_calls(setup: &Setup, device: &PlanDevice) -> Result<Vec<(Logged
     let (rates, _) = device.rates_or_shipped()?;
     let times = call_times(&setup.config, device, &rates);
     let log = step_calls(&with_peers(setup, device), 0)?;
-    let matmuls = times.matmuls(&log);
+    let known = times.known(&log);
     let mut calls = Vec::new();
-    log.for_each(|call| calls.push((call.clone(), times.device(call, &matmuls))));
+    log.for_each(|call| calls.push((call.clone(), times.device(call, &known))));
     Ok(calls)
 }

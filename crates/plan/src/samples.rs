@@ -6,6 +6,8 @@ use collective::{PEER_COPIES, PEER_SUMS};
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, Tiling};
 use serde::{Deserialize, Serialize};
 
+use crate::surroundings::Load;
+
 /// Multiples of elements to which the rows of a matmul's operands may be aligned. Algorithms need the
 /// first for full speed.
 const ALIGNMENTS: [usize; 4] = [8, 4, 2, 1];
@@ -34,6 +36,26 @@ pub struct CallSize {
 }
 
 impl CallSize {
+    /// Returns the seconds that a call takes by a description with this load, if it takes `seconds` in a step
+    /// with `flops` FLOP/s on tensor cores.
+    #[must_use]
+    pub fn at_load(&self, seconds: f64, load: &Load, flops: f64) -> f64 {
+        if self.tensor_core_flops() > 0.0 { seconds / load.ratio(flops) } else { seconds }
+    }
+
+    /// Returns the FLOPs of the call on tensor cores; 0 for calls that do not use them. Of kernels, only
+    /// attention in half types is counted.
+    #[must_use]
+    pub fn tensor_core_flops(&self) -> f64 {
+        let [a, b, c] = self.size;
+        let is_plain_f32 = || self.kind.contains(" f32,f32,f32 ") && !self.kind.contains(" tf32");
+        if self.kind.starts_with("matmul ") {
+            return if is_plain_f32() { 0.0 } else { 2.0 * a * b * c };
+        }
+        let is_half_attention = self.kind.starts_with("attention") && !self.kind.contains("f32");
+        if is_half_attention { c } else { 0.0 }
+    }
+
     /// Returns the kind and size of a call, on hosts of `gpus_per_host` GPUs; `tf32` is whether f32 matmuls
     /// use TF32. `None` for calls that take no time on the device.
     #[must_use]
@@ -150,6 +172,9 @@ struct Sample {
     seconds: f64,
 }
 
+/// Number of nearest samples whose ratios are averaged.
+const NEAREST: usize = 16;
+
 /// Measured calls of all kinds, by kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples {
@@ -193,23 +218,30 @@ impl Samples {
     /// Returns the ratio of measured to modelled time for this kind and size. It is the mean over samples of
     /// the kind and of related kinds, weighted by similarity; `None` without samples.
     pub(crate) fn ratio(&self, size: &CallSize, model: impl Fn([f64; 3]) -> f64) -> Option<f64> {
-        let (mut sum, mut weights) = (0.0, 0.0);
+        let mut near: Vec<(f64, f64, [f64; 3])> = Vec::new();
         for Alike { samples, difference, factor } in self.alike(&size.kind) {
-            for Sample { size: sample, seconds } in samples {
-                let modelled = model(*sample);
-                if modelled <= 0.0 {
-                    continue;
-                }
-                let ratio = factor * seconds / modelled;
-                let squared = squared_distance(size.size, *sample) + difference;
-                if squared < 1e-18 {
-                    return Some(ratio);
-                }
-                // The fourth power of the distance suppresses distant samples between close ones.
-                let weight = squared.powi(-2);
-                sum += weight * ratio.ln();
-                weights += weight;
+            near.extend(samples.iter().map(|Sample { size: sample, seconds }| {
+                (squared_distance(size.size, *sample) + difference, factor * seconds, *sample)
+            }));
+        }
+        if near.len() > NEAREST {
+            near.select_nth_unstable_by(NEAREST, |one, other| one.0.total_cmp(&other.0));
+            near.truncate(NEAREST);
+        }
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (squared, seconds, sample) in near {
+            let modelled = model(sample);
+            if modelled <= 0.0 {
+                continue;
             }
+            let ratio = seconds / modelled;
+            if squared < 1e-18 {
+                return Some(ratio);
+            }
+            // The fourth power of the distance suppresses distant samples between close ones.
+            let weight = squared.powi(-2);
+            sum += weight * ratio.ln();
+            weights += weight;
         }
         (weights > 0.0).then(|| (sum / weights).exp())
     }

@@ -87,11 +87,11 @@ impl TimedStep {
         let linked = with_peers(setup, device);
         let calls = on_threads(&ranks, |rank| {
             let log = step_calls(&linked, rank)?;
-            let matmuls = times.matmuls(&log);
+            let known = times.known(&log);
             let calls = RankCalls::new(rank, log, |call| CallTime {
                 device: match is_replayed {
-                    true => times.replaying_device(call, &matmuls),
-                    false => times.device(call, &matmuls),
+                    true => times.replaying_device(call, &known),
+                    false => times.device(call, &known),
                 },
                 host: if is_replayed { times.replaying_host(call) } else { times.host(call) },
                 is_measured: times.is_measured(call),

@@ -8,20 +8,20 @@ use tensor::{Tensor, ops};
 use crate::error::Result;
 
 /// Total bytes of the operand sets that calls rotate through, so that no call finds its operands in a cache.
-const COLD_BYTES: usize = 512 << 20;
+pub(super) const COLD_BYTES: usize = 512 << 20;
 const MOST_SETS: usize = 8;
 /// Number of random values, which are repeated to fill operands.
 const NOISE: usize = 1 << 22;
 
 /// Random values in every compute dtype and in FP8.
-pub(super) struct Noise(Vec<Tensor>);
+pub(crate) struct Noise(Vec<Tensor>);
 
 fn request() -> Request {
     Request::new(Category::Other, "matmul")
 }
 
 impl Noise {
-    pub(super) fn new(device: &Device) -> Result<Self> {
+    pub(crate) fn new(device: &Device) -> Result<Self> {
         let random_values = |dtype: &DType| -> Result<Tensor> {
             let values = Tensor::empty(device, [NOISE], *dtype, request())?;
             ops::random::uniform(&values, 1, "matmul", -1.0, 1.0)?;
@@ -65,7 +65,7 @@ fn scaled<'a>(operand: Operand<'a>, scaling: Scaling, scales: &'a Tensor) -> Ope
     }
 }
 
-pub(super) struct Operands {
+pub(crate) struct Operands {
     a: Tensor,
     b: Tensor,
     out: Tensor,
@@ -76,17 +76,22 @@ pub(super) struct Operands {
 }
 
 impl Operands {
-    /// Creates enough sets of operands that rotating calls never find theirs in a cache.
-    pub(super) fn sets(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Vec<Self>> {
+    /// Creates sets of operands for rotating calls, of at least `most_bytes` bytes or as many as are useful.
+    pub(crate) fn sets(
+        device: &Device,
+        noise: &Noise,
+        key: MatmulKey,
+        most_bytes: usize,
+    ) -> Result<Vec<Self>> {
         let first = Self::new(device, noise, key)?;
         let tensors = [&first.a, &first.b, &first.out, &first.bias, &first.pre];
         let bytes: usize = tensors.iter().map(|tensor| tensor.bytes()).sum();
-        let count = COLD_BYTES.div_ceil(bytes.max(1)).min(MOST_SETS);
+        let count = most_bytes.div_ceil(bytes.max(1)).min(MOST_SETS);
         let more = (1..count).map(|_| Self::new(device, noise, key));
         std::iter::once(Ok(first)).chain(more).collect()
     }
 
-    fn new(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Self> {
+    pub(crate) fn new(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Self> {
         let [m, n, k] = key.sizes;
         let [a, b, out] = key.types;
         let (bias, pre) = match key.epilogue {
@@ -111,7 +116,7 @@ impl Operands {
         Ok(Operands { a, b, bias, pre, out, scales: [left?, right?] })
     }
 
-    pub(super) fn call(&self, key: MatmulKey) -> Result<()> {
+    pub(crate) fn call(&self, key: MatmulKey) -> Result<()> {
         let Operands { a, b, out, bias, pre, scales } = self;
         let [m, n, k] = key.sizes;
         let epilogue = match key.epilogue {

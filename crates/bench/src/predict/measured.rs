@@ -52,6 +52,13 @@ pub struct CallDifference {
     pub measured_seconds: f64,
 }
 
+impl CallDifference {
+    /// Returns the kind and size of each call.
+    pub(super) fn size(&self) -> CallSize {
+        CallSize { kind: self.call.clone(), size: self.size }
+    }
+}
+
 /// A measured step.
 pub(super) struct MeasuredStep {
     /// Model of the device.

@@ -118,10 +118,10 @@ impl TimedLayers {
 /// Returns the seconds of a pass's calls on the device or on the host, whichever is longer; `otherwise` if
 /// the log is empty.
 fn seconds(times: &CallTimes, log: &CallLog, otherwise: f64) -> f64 {
-    let matmuls = times.matmuls(log);
+    let known = times.known(log);
     let (mut device, mut host) = (0.0, 0.0);
     log.for_each(|call| {
-        device += times.device(call, &matmuls);
+        device += times.device(call, &known);
         host += times.host(call);
     });
     match log.calls.is_empty() {
