@@ -75,15 +75,15 @@ __device__ __forceinline__ Normalizer in_one_reading(const T *in, const Cut<T> &
     return {largest, block_sum(total * exponential(own - largest, T()), sums)};
 }
 
-// CACHED: the row is kept in shared memory. Without `gradient` the scores are not overwritten; `loss_scale`,
-// if not null, is a factor of the gradient.
+// CACHED: the row is kept in shared memory. Rows begin `stride` scores apart. Without `gradient` the scores
+// are not overwritten; `loss_scale`, if not null, is a factor of the gradient.
 template <bool CACHED, typename T>
 __device__ __forceinline__ void cross_entropy(T *scores_tv, const u32 *targets_t, const u32 *counted,
-                                              float *losses_t, u32 vocab, float scale, u32 gradient,
-                                              const float *loss_scale) {
+                                              float *losses_t, u32 vocab, u32 stride, float scale,
+                                              u32 gradient, const float *loss_scale) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP];
-    T *row = scores_tv + u64(blockIdx.x) * vocab;
+    T *row = scores_tv + u64(blockIdx.x) * stride;
     const u32 target = targets_t[blockIdx.x];
     const Cut<T> cut(row, vocab);
     if (target == IGNORED) {
@@ -131,15 +131,16 @@ __device__ __forceinline__ void cross_entropy(T *scores_tv, const u32 *targets_t
 #define FOR_TYPE(NAME, T)                                                                                  \
     KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
         cached_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                             \
-                      const u32 *__restrict__ counted, float *__restrict__ losses, u32 vocab, float scale, \
-                      u32 gradient, const float *__restrict__ loss_scale) {                                \
-        cross_entropy<true>(scores, targets, counted, losses, vocab, scale, gradient, loss_scale);         \
+                      const u32 *__restrict__ counted, float *__restrict__ losses, u32 vocab, u32 stride,  \
+                      float scale, u32 gradient, const float *__restrict__ loss_scale) {                   \
+        cross_entropy<true>(scores, targets, counted, losses, vocab, stride, scale, gradient, loss_scale); \
     }                                                                                                      \
     KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
         streamed_##NAME(T *scores, const u32 *__restrict__ targets, const u32 *__restrict__ counted,       \
-                        float *__restrict__ losses, u32 vocab, float scale, u32 gradient,                  \
+                        float *__restrict__ losses, u32 vocab, u32 stride, float scale, u32 gradient,      \
                         const float *__restrict__ loss_scale) {                                            \
-        cross_entropy<false>(scores, targets, counted, losses, vocab, scale, gradient, loss_scale);        \
+        cross_entropy<false>(scores, targets, counted, losses, vocab, stride, scale, gradient,             \
+                             loss_scale);                                                                  \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -9,7 +9,8 @@
 __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0f ? cap * tanhf(x / cap) : x; }
 
 // Launch of both kernels: a block per row, up to MOST_THREADS threads, rows as the grid. `first` is the
-// piece's first class, `width` its number of classes, and `cap` is 0 for none. Floor: the piece once through
+// piece's first class, `width` its number of classes, rows begin `stride` scores apart, and `cap` is 0 for
+// none. Floor: the piece once through
 // memory; the second reading is mostly from L2.
 
 // Adds a piece to the rows' largest scores and sums of e^(score - largest), and keeps the targets' scores in
@@ -17,8 +18,8 @@ __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0f 
 // in the order of their classes.
 template <typename T>
 __device__ __forceinline__ void join(const T *scores_tv, const u32 *targets_t, float *maxima_t, float *sums_t,
-                                     float *losses_t, u32 first, u32 width, u32 vocab, u32 fresh, u32 last,
-                                     float cap) {
+                                     float *losses_t, u32 first, u32 width, u32 stride, u32 vocab,
+                                     u32 fresh, u32 last, float cap) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float of_warps[MOST_THREADS / WARP], sums_of_warps[MOST_THREADS / WARP];
     const u32 at_row = blockIdx.x, target = targets_t[at_row];
@@ -27,7 +28,7 @@ __device__ __forceinline__ void join(const T *scores_tv, const u32 *targets_t, f
         return;
     }
     if (target >= vocab) __trap();
-    const T *row = scores_tv + u64(at_row) * width;
+    const T *row = scores_tv + u64(at_row) * stride;
     const Cut<T> cut(row, width);
 
     float largest = __uint_as_float(0xff800000u);
@@ -87,10 +88,11 @@ KERNEL __launch_bounds__(MOST_THREADS)
 template <typename T>
 __device__ __forceinline__ void gradient(T *scores_tv, const u32 *targets_t, const float *maxima_t,
                                          const float *sums_t, const u32 *counted, const float *weights_t,
-                                         const float *factor, u32 first, u32 width, float cap, float scale) {
+                                         const float *factor, u32 first, u32 width, u32 stride, float cap,
+                                         float scale) {
     constexpr u32 N = Cut<T>::N;
     const u32 at_row = blockIdx.x, target = targets_t[at_row];
-    T *row = scores_tv + u64(at_row) * width;
+    T *row = scores_tv + u64(at_row) * stride;
     const Cut<T> cut(row, width);
     if (target == IGNORED) {
         cut.for_each([&](u32 at) { store<4>(reinterpret_cast<u32 *>(row + at), Vector<u32, 4>{}); },
@@ -121,15 +123,17 @@ __device__ __forceinline__ void gradient(T *scores_tv, const u32 *targets_t, con
     KERNEL __launch_bounds__(MOST_THREADS)                                                                \
         join_##NAME(const T *__restrict__ scores, const u32 *__restrict__ targets,                        \
                     float *__restrict__ maxima, float *__restrict__ sums, float *__restrict__ losses,     \
-                    u32 first, u32 width, u32 vocab, u32 fresh, u32 last, float cap) {                    \
-        join(scores, targets, maxima, sums, losses, first, width, vocab, fresh, last, cap);               \
+                    u32 first, u32 width, u32 stride, u32 vocab, u32 fresh, u32 last, float cap) {        \
+        join(scores, targets, maxima, sums, losses, first, width, stride, vocab, fresh, last, cap);       \
     }                                                                                                     \
     KERNEL __launch_bounds__(MOST_THREADS)                                                                \
         gradient_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                          \
                         const float *__restrict__ maxima, const float *__restrict__ sums,                 \
                         const u32 *__restrict__ counted, const float *__restrict__ weights,               \
-                        const float *__restrict__ factor, u32 first, u32 width, float cap, float scale) { \
-        gradient(scores, targets, maxima, sums, counted, weights, factor, first, width, cap, scale);      \
+                        const float *__restrict__ factor, u32 first, u32 width, u32 stride, float cap,    \
+                        float scale) {                                                                    \
+        gradient(scores, targets, maxima, sums, counted, weights, factor, first, width, stride, cap,      \
+                 scale);                                                                                  \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

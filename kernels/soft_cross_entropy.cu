@@ -7,12 +7,13 @@
 
 // Launch: a block per row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid. A
 // row is read twice, and a third time for the gradient, from the cache: it has at most some thousand classes.
+// Rows begin `stride` scores apart.
 template <typename T>
 __device__ __forceinline__ void soft_cross_entropy(T *scores_tv, const u32 *targets, const u32 *counted,
-                                                   float *losses_t, u32 classes, u32 each, float smoothing,
-                                                   float scale, u32 gradient) {
+                                                   float *losses_t, u32 classes, u32 stride, u32 each,
+                                                   float smoothing, float scale, u32 gradient) {
     __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP], gaps[MOST_THREADS / WARP];
-    T *row = scores_tv + u64(blockIdx.x) * classes;
+    T *row = scores_tv + u64(blockIdx.x) * stride;
     const u32 *target = targets + u64(blockIdx.x) * each;
     const u32 own = target[0], other = each == MIXED ? target[1] : own;
     const float share = each == MIXED ? __uint2float_rn(target[2]) / float(SHARES) : 1.0f;
@@ -62,8 +63,10 @@ __device__ __forceinline__ void soft_cross_entropy(T *scores_tv, const u32 *targ
     KERNEL __launch_bounds__(MOST_THREADS)                                                                 \
         soft_cross_entropy_##NAME(T *scores, const u32 *__restrict__ targets,                              \
                                   const u32 *__restrict__ counted, float *__restrict__ losses,             \
-                                  u32 classes, u32 each, float smoothing, float scale, u32 gradient) {     \
-        soft_cross_entropy<T>(scores, targets, counted, losses, classes, each, smoothing, scale, gradient); \
+                                  u32 classes, u32 stride, u32 each, float smoothing, float scale,         \
+                                  u32 gradient) {                                                          \
+        soft_cross_entropy<T>(scores, targets, counted, losses, classes, stride, each, smoothing, scale,   \
+                              gradient);                                                                   \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

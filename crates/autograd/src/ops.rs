@@ -80,7 +80,7 @@ pub use join_losses::{JoinLossesRule, join_losses};
 pub use latent_attention::LatentLayer;
 pub use latent_qkv::{LatentQkvRule, latent_qkv};
 pub use layer_norm::{layer_norm, residual_layer_norm};
-pub use linear::{LinearRule, PartialSums, linear, partial_linear};
+pub use linear::{LinearRule, PartialSums, linear, padded_linear, partial_linear};
 pub use linear_cross_entropy::{LinearCrossEntropyRule, linear_cross_entropy};
 pub use matmul::{MatmulRule, matmul, matmul_transposed};
 pub use mse::{MseRule, mse};

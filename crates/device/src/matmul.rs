@@ -16,7 +16,7 @@ pub enum Scales<'a> {
     Outer(Region<'a>),
 }
 
-/// One operand of a matmul, dense and row-major.
+/// One operand of a matmul, row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     /// Elements of the operand.
@@ -28,12 +28,14 @@ pub struct Operand<'a> {
     pub transposed: bool,
     /// Scaling factors of an FP8 operand; `None` for other types.
     pub scales: Option<Scales<'a>>,
+    /// Elements from the start of a stored row to the next; `None` if rows have no padding.
+    pub stride: Option<usize>,
 }
 
 impl<'a> Operand<'a> {
     /// Returns an operand stored without transposition.
     pub fn new(region: Region<'a>, dtype: DType) -> Self {
-        Operand { region, dtype, transposed: false, scales: None }
+        Operand { region, dtype, transposed: false, scales: None, stride: None }
     }
 
     /// Returns the operand with scaling factors.
@@ -44,6 +46,17 @@ impl<'a> Operand<'a> {
     /// Returns an operand whose transpose is stored.
     pub fn transposed(self) -> Self {
         Operand { transposed: true, ..self }
+    }
+
+    /// Returns an operand whose stored rows begin `stride` elements apart.
+    pub fn with_stride(self, stride: usize) -> Self {
+        Operand { stride: Some(stride), ..self }
+    }
+
+    /// Returns the stored rows of an operand of `shape`, and the elements from one to the next.
+    pub(crate) fn stored(&self, [rows, columns]: [usize; 2]) -> [usize; 2] {
+        let [rows, columns] = if self.transposed { [columns, rows] } else { [rows, columns] };
+        [rows, self.stride.unwrap_or(columns)]
     }
 }
 

@@ -1,5 +1,5 @@
 //! Matmuls on a GPU, if there is one, compared with sums in f64: all epilogues, both storages of operands,
-//! odd sizes.
+//! odd sizes, padded rows.
 
 use device::matmul_table::MatmulTable;
 use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};
@@ -97,25 +97,33 @@ enum Case {
 type Shape = ([usize; 3], [bool; 2], DType, DType);
 
 fn check(device: &Device, case: Case, shape: Shape) {
-    check_inside(device, case, shape, [0; 3]);
+    check_inside(device, case, shape, [0; 3], [0; 3]);
 }
 
-/// Compares a matmul whose operands a, b and output begin `first` elements into their buffers.
+/// Compares a matmul whose operands a, b and output begin `first` elements into their buffers and have
+/// `padding` elements after each stored row.
 fn check_inside(
     device: &Device,
     case: Case,
     ([m, n, k], [ta, tb], operands, out_type): Shape,
     first: [usize; 3],
+    padding: [usize; 3],
 ) {
-    let a = Matrix::inside(device, 1, m * k, operands, first[0]);
-    let b = Matrix::inside(device, 2, k * n, operands, first[1]);
-    let out = Matrix::inside(device, 3, m * n, out_type, first[2]);
+    let stored = [if ta { [k, m] } else { [m, k] }, if tb { [n, k] } else { [k, n] }, [m, n]];
+    let strides: [usize; 3] = std::array::from_fn(|index| stored[index][1] + padding[index]);
+    let [a, b, out] = std::array::from_fn(|index| {
+        let dtype = if index == 2 { out_type } else { operands };
+        Matrix::inside(device, index as u32 + 1, stored[index][0] * strides[index], dtype, first[index])
+    });
     let bias_length = if matches!(case, Case::BiasGradient) { m } else { n };
     let (bias, pre) =
         (Matrix::new(device, 4, bias_length, out_type), Matrix::new(device, 5, m * n, out_type));
-    let left = |row: usize, inner: usize| a.values[if ta { inner * m + row } else { row * k + inner }];
+    let element = |matrix: &Matrix, index: usize, [row, column]: [usize; 2]| {
+        matrix.values[row * strides[index] + column]
+    };
+    let left = |row: usize, inner: usize| element(&a, 0, if ta { [inner, row] } else { [row, inner] });
     let right =
-        |inner: usize, column: usize| b.values[if tb { column * k + inner } else { inner * n + column }];
+        |inner: usize, column: usize| element(&b, 1, if tb { [column, inner] } else { [inner, column] });
     let key =
         |index: usize| (0..k).map(|inner| left(index / n, inner) * right(inner, index % n)).sum::<f64>();
     let epilogue = match case {
@@ -132,9 +140,9 @@ fn check_inside(
         m,
         n,
         k,
-        a: Operand { transposed: ta, ..Operand::new(a.region(), operands) },
-        b: Operand { transposed: tb, ..Operand::new(b.region(), operands) },
-        out: Operand::new(out.region(), out_type),
+        a: Operand { transposed: ta, ..Operand::new(a.region(), operands) }.with_stride(strides[0]),
+        b: Operand { transposed: tb, ..Operand::new(b.region(), operands) }.with_stride(strides[1]),
+        out: Operand::new(out.region(), out_type).with_stride(strides[2]),
         accumulate: matches!(case, Case::Accumulate),
         epilogue,
         fast: false,
@@ -144,7 +152,13 @@ fn check_inside(
         .unwrap_or_else(|error| panic!("{case:?} {m} × {n} × {k} {ta} {tb} {operands} {out_type}: {error}"));
     let tolerance = if out_type == DType::Bf16 { 1e-2 } else { 1e-5 };
     let expect = |what: &str, actual: &Matrix, expected: Vec<f64>| {
-        let error = error(&actual.now(device), &expected);
+        let now = actual.now(device);
+        let is_padded = expected.len() == m * n && now.len() > m * n;
+        let is_padding = |index: &usize| is_padded && index % strides[2] >= n;
+        let (padding, written): (Vec<usize>, Vec<usize>) = (0..now.len()).partition(is_padding);
+        assert!(padding.into_iter().all(|index| now[index] == actual.values[index]), "{case:?}: padding");
+        let written: Vec<f64> = written.into_iter().map(|index| now[index]).collect();
+        let error = error(&written, &expected);
         assert!(
             error < tolerance,
             "{case:?} {m} × {n} × {k} {ta} {tb} {operands} {out_type}: {what} is off by {error}"
@@ -155,7 +169,8 @@ fn check_inside(
     match case {
         Case::Plain => expect("matmul", &out, matmuls),
         Case::Accumulate => {
-            expect("matmul", &out, matmuls.iter().zip(&out.values).map(|(x, before)| x + before).collect());
+            let before = |index: usize| out.values[index / n * strides[2] + index % n];
+            expect("matmul", &out, matmuls.iter().enumerate().map(|(i, x)| x + before(i)).collect());
         }
         Case::Combined => {
             let sums = matmuls.iter().zip(&pre.values).map(|(x, added)| 2.5 * x - 1.5 * added);
@@ -230,7 +245,29 @@ fn operands_begin_at_any_element() {
             for (operands, out) in types {
                 for first in [[1, 0, 0], [0, 1, 0], [0, 0, 1], [3, 2, 1], [4, 4, 4]] {
                     for case in [Case::Plain, Case::Accumulate] {
-                        check_inside(&device, case, (sizes, transposed, operands, out), first);
+                        check_inside(&device, case, (sizes, transposed, operands, out), first, [0; 3]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Padding is neither read nor written.
+#[test]
+fn rows_may_be_padded() {
+    if let Err(why) = device::cuda::availability() {
+        skipped::report(Need::Gpu, &why.to_string());
+        return;
+    }
+    let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
+    let types = [(DType::F32, DType::F32), (DType::Bf16, DType::Bf16), (DType::Bf16, DType::F32)];
+    for sizes in [[5, 3, 7], [33, 131, 70], [96, 1001, 64], [131, 64, 96]] {
+        for transposed in [[false, false], [true, false], [false, true]] {
+            for (operands, out) in types {
+                for padding in [[3, 0, 0], [0, 5, 0], [0, 0, 5], [1, 2, 3]] {
+                    for case in [Case::Plain, Case::Accumulate] {
+                        check_inside(&device, case, (sizes, transposed, operands, out), [0; 3], padding);
                     }
                 }
             }

@@ -77,8 +77,8 @@ pub trait Model {
         self.loss(tape, prediction, targets, scale)
     }
 
-    /// Returns the scores of all classes from the prediction. The prediction already is the scores, unless
-    /// the loss computes them in pieces; then it is the head's input.
+    /// Returns the scores of all classes from the prediction. By default the prediction is the scores; the
+    /// prediction of a language model is the input of its head.
     fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
         Ok(prediction.redistribute(tape, Axis::Tensor, Placement::Replicate)?)
     }

@@ -123,8 +123,8 @@ fn train(communicator: Communicator) -> Result<Trained> {
         for number in assignment.numbers(rank) {
             let [inputs_bl, targets_bl] = micro_batch(&device, step * MICRO_BATCHES as u64 + number as u64)?;
             let tape = Tape::new(&device, Mode::Train);
-            let scores_blv = model.forward(&tape, Input::Batch(inputs_bl))?;
-            let loss = model.loss(&tape, scores_blv, &targets_bl, 1.0 / MICRO_BATCHES as f32)?;
+            let prediction = model.forward(&tape, Input::Batch(inputs_bl))?;
+            let loss = model.loss(&tape, prediction, &targets_bl, 1.0 / MICRO_BATCHES as f32)?;
             let value = loss.tensor().clone();
             // Full buckets are summed over ranks while backward computes the next ones.
             tape.backward(loss, &mut reduction.sink(&group))?;

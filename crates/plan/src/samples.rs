@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::surroundings::Load;
 
-/// Multiples of elements to which the rows of a matmul's operands may be aligned. Algorithms need the
-/// first for full speed.
+/// Multiples of elements at which the rows of a matmul's operands may begin. Algorithms need the first for
+/// full speed.
 const ALIGNMENTS: [usize; 4] = [8, 4, 2, 1];
 
 /// Measured communication operations; the first number of their sizes is the number of hosts.
@@ -63,11 +63,8 @@ impl CallSize {
         Some(match call {
             LoggedCall::Kernel(kernel) => Self::of_kernel(kernel),
             LoggedCall::Matmul { key, .. } => {
-                // The text of a key begins with its sizes.
-                let text = key.to_string();
-                let (_, kind) = text.split_once(' ').unwrap_or_default();
                 let rounds = if tf32 && key.types[..2] == [DType::F32; 2] { " tf32" } else { "" };
-                let kind = format!("matmul {kind}{rounds}{}", alignment(kind, key.sizes));
+                let kind = format!("matmul {}{rounds}{}", key.kind(), alignment(key.strides));
                 CallSize { kind, size: key.sizes.map(|size| size as f64) }
             }
             LoggedCall::Convolution { shape, pass, dtype, work } => {
@@ -148,11 +145,9 @@ impl CallSize {
 }
 
 /// Returns the suffix of a matmul's kind for rows that are not aligned: the largest power of two that divides
-/// the lengths of all rows. `kind` begins with the letters of a key, n or t for each operand.
-fn alignment(kind: &str, [m, n, k]: [usize; 3]) -> String {
-    // Rows of the left operand, and of the right operand or the result.
-    let rows = if kind.starts_with('t') { [m, n] } else { [k, n] };
-    let is_aligned = |alignment: &usize| rows.iter().all(|length| length.is_multiple_of(*alignment));
+/// the strides of all operands' rows.
+fn alignment(strides: [usize; 3]) -> String {
+    let is_aligned = |alignment: &usize| strides.iter().all(|stride| stride.is_multiple_of(*alignment));
     match ALIGNMENTS.into_iter().find(is_aligned) {
         Some(alignment) if alignment < ALIGNMENTS[0] => format!(" rows of {alignment}"),
         _ => String::new(),
@@ -364,6 +359,9 @@ fn squared_distance(one: [f64; 3], other: [f64; 3]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use device::Work;
+    use device::matmul_table::MatmulKey;
+
     use super::*;
 
     #[test]
@@ -388,14 +386,20 @@ mod tests {
 
     #[test]
     fn rows_of_matmuls_are_named_by_their_alignment() {
-        for (kind, sizes, expected) in [
-            ("nt bf16", [3, 16, 8], ""),
-            ("nt bf16", [8, 50257, 768], " rows of 1"),
-            ("nn bf16", [8, 768, 50258], " rows of 2"),
-            ("tn bf16", [50260, 768, 5], " rows of 4"),
-            ("tn bf16", [512, 768, 5], ""),
+        const KIND: &str = "bf16,bf16,bf16 set plain 256";
+        for (sizes, layout, strides, expected) in [
+            ("3x16x8", "nt", "", ""),
+            ("8x50257x768", "nt", "", " rows of 1"),
+            ("8x768x50258", "nn", "", " rows of 2"),
+            ("50260x768x5", "tn", "", " rows of 4"),
+            ("512x768x5", "tn", "", ""),
+            ("8x50257x768", "nt", " strides=768,768,50264", ""),
+            ("8x768x50257", "nn", " strides=50260,768,768", " rows of 4"),
         ] {
-            assert_eq!(alignment(kind, sizes), expected, "{kind} {sizes:?}");
+            let key: MatmulKey = format!("{sizes} {layout} {KIND}{strides}").parse().unwrap();
+            let call = LoggedCall::Matmul { key, work: Work::default() };
+            let size = CallSize::from_call(&call, 8, false).unwrap();
+            assert_eq!(size.kind, format!("matmul {layout} {KIND}{expected}"), "{key}");
         }
     }
 

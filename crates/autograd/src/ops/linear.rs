@@ -56,13 +56,38 @@ pub fn partial_linear(
     activation: Activation,
     sums: PartialSums,
 ) -> Result<Var> {
+    record(tape, x_ti, (weight, bias), activation, sums, |x_ti| match sums.output {
+        true => partial(x_ti, weight),
+        false => forward(tape, x_ti, weight, bias, activation),
+    })
+}
+
+/// Computes `x · Wᵀ` with the padded rows of [`forward_padded`](ops::linear::forward_padded), for operators
+/// that take them. `input_gradient` selects whether the gradient of the input is a partial sum.
+pub fn padded_linear(tape: &Tape, x_ti: Var, weight: &Weight, input_gradient: bool) -> Result<Var> {
+    let sums = PartialSums { output: false, input_gradient };
+    record(tape, x_ti, (weight, None), Activation::None, sums, |x_ti| {
+        let output = match tape.reads_output() {
+            true => ops::linear::forward_padded(x_ti, &weight.values(x_ti.dtype())?)?,
+            false => ops::linear::forward_padded_again(x_ti, &weight.unread_values(x_ti.dtype())?)?,
+        };
+        Ok(ops::linear::Output { output, pre_activation: None })
+    })
+}
+
+/// Calls `forward` on each block of `x_ti` and records the layer's backward rule.
+fn record(
+    tape: &Tape,
+    x_ti: Var,
+    (weight, bias): (&Weight, Option<&Weight>),
+    activation: Activation,
+    sums: PartialSums,
+    forward: impl Fn(&Tensor) -> tensor::Result<ops::linear::Output>,
+) -> Result<Var> {
     map(tape, [x_ti], |_, [x_ti]| {
         let [x_ti] = autocast(tape, "linear", [x_ti])?;
         tape.begin("linear")?;
-        let forward = match sums.output {
-            true => partial(x_ti.tensor(), weight),
-            false => forward(tape, x_ti.tensor(), weight, bias, activation),
-        };
+        let forward = forward(x_ti.tensor());
         let ops::linear::Output { output: output_to, pre_activation } = named("linear", forward)?;
         let activated = match activation {
             Activation::None => None,

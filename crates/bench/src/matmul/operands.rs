@@ -53,8 +53,8 @@ impl Noise {
     }
 }
 
-fn operand(tensor: &Tensor, transposed: bool) -> Operand<'_> {
-    Operand { transposed, ..Operand::new(tensor.region(), tensor.dtype()) }
+fn operand(tensor: &Tensor, transposed: bool, stride: usize) -> Operand<'_> {
+    Operand { transposed, ..Operand::new(tensor.region(), tensor.dtype()).with_stride(stride) }
 }
 
 fn scaled<'a>(operand: Operand<'a>, scaling: Scaling, scales: &'a Tensor) -> Operand<'a> {
@@ -92,18 +92,21 @@ impl Operands {
     }
 
     pub(crate) fn new(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Self> {
-        let [m, n, k] = key.sizes;
+        let [m, n, _] = key.sizes;
         let [a, b, out] = key.types;
+        let [left, right, output] = std::array::from_fn(|index| key.stored()[index][0] * key.strides[index]);
         let (bias, pre) = match key.epilogue {
             EpilogueKind::None => (0, 0),
             EpilogueKind::Bias | EpilogueKind::BiasRelu => (n, 0),
-            EpilogueKind::BiasResidualRelu | EpilogueKind::GeluBias => (n, m * n),
-            EpilogueKind::GeluGradient | EpilogueKind::Combined => (0, m * n),
+            EpilogueKind::BiasResidualRelu => (n, output),
+            EpilogueKind::GeluBias => (n, m * n),
+            EpilogueKind::GeluGradient => (0, m * n),
+            EpilogueKind::Combined => (0, output),
             EpilogueKind::BiasGradient => (m, 0),
         };
         let tensor = |elements, dtype| noise.tensor(device, elements, dtype);
-        let a = tensor(m * k, a)?;
-        let b = tensor(k * n, b)?;
+        let a = tensor(left, a)?;
+        let b = tensor(right, b)?;
         let scales = match key.scaling {
             Scaling::None => [0, 0],
             Scaling::Tensor { .. } => [1, 1],
@@ -112,7 +115,7 @@ impl Operands {
         let [left, right] = scales.map(|count| tensor(count, DType::F32));
         let bias = tensor(bias, out)?;
         let pre = tensor(pre, out)?;
-        let out = tensor(m * n, out)?;
+        let out = tensor(output, out)?;
         Ok(Operands { a, b, bias, pre, out, scales: [left?, right?] })
     }
 
@@ -131,11 +134,11 @@ impl Operands {
             EpilogueKind::BiasGradient => Epilogue::BiasGradient(bias.region()),
             EpilogueKind::Combined => Epilogue::Combined { product: 1.0, own: 1.0, added: pre.region() },
         };
-        let a = operand(a, key.transposed[0]);
-        let b = operand(b, key.transposed[1]);
+        let a = operand(a, key.transposed[0], key.strides[0]);
+        let b = operand(b, key.transposed[1], key.strides[1]);
         let [a, b] =
             [(a, &scales[0]), (b, &scales[1])].map(|(operand, scales)| scaled(operand, key.scaling, scales));
-        let out = operand(out, false);
+        let out = operand(out, false, key.strides[2]);
         let fast = matches!(key.scaling, Scaling::Tensor { fast: true } | Scaling::Outer { fast: true });
         let call = Matmul { m, n, k, a, b, out, accumulate: key.accumulate, epilogue, fast };
         Ok(self.a.device().matmul(&call)?)

@@ -1,4 +1,5 @@
-//! Matmuls by cuBLASLt. A plan is created once per shape, types, epilogue and alignment, and cached.
+//! Matmuls by cuBLASLt. A plan is created once per shape, strides, types, epilogue and alignment, and is
+//! cached.
 //!
 //! The algorithm comes from the built-in table, or else is the library's first choice (`choice.rs`). It is a
 //! function of shapes, types, device and library version, never of a timing. f32 matmuls use TF32 only if the
@@ -184,10 +185,11 @@ impl Plan {
             true => (columns, rows),
             false => (rows, columns),
         };
+        let [a_stride, b_stride, out_stride] = key.strides;
         plan.layouts = [
-            layout(key.types[1], stored(n, k, b_transposed))?,
-            layout(key.types[0], stored(k, m, a_transposed))?,
-            layout(key.types[2], (n, m))?,
+            layout(key.types[1], stored(n, k, b_transposed), b_stride)?,
+            layout(key.types[0], stored(k, m, a_transposed), a_stride)?,
+            layout(key.types[2], (n, m), out_stride)?,
         ];
         Ok(plan)
     }
@@ -281,8 +283,12 @@ fn data_type(dtype: DType) -> sys::cudaDataType_t {
     }
 }
 
-/// Creates the layout of a dense column-major matrix.
-fn layout(dtype: DType, (rows, columns): (usize, usize)) -> Result<sys::cublasLtMatrixLayout_t> {
-    result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64)
+/// Creates the layout of a column-major matrix whose columns begin `stride` elements apart.
+fn layout(
+    dtype: DType,
+    (rows, columns): (usize, usize),
+    stride: usize,
+) -> Result<sys::cublasLtMatrixLayout_t> {
+    result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, stride as i64)
         .named("cublasLtMatrixLayoutCreate")
 }

@@ -51,23 +51,24 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
     if let Some(Operand { dtype, .. }) = [&call.a, &call.b, &call.out].into_iter().find(unsupported) {
         return Err(crate::DeviceError::Unsupported { call: "matmul", dtype: *dtype });
     }
-    let sizes = [(call.a, call.m * call.k), (call.b, call.k * call.n), (call.out, call.m * call.n)];
+    let [m, n, k] = [call.m, call.n, call.k];
+    let sizes = [(call.a, [m, k]), (call.b, [k, n]), (call.out, [m, n])]
+        .map(|(operand, shape)| (operand, operand.stored(shape).iter().product::<usize>()));
+    // A matrix that is added has the layout of the output.
+    let added = sizes[2].1;
     let more = match call.epilogue {
         Epilogue::None => vec![],
-        Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) => vec![(bias, call.n)],
-        Epilogue::BiasResidualRelu { bias, residual } => vec![(bias, call.n), (residual, call.m * call.n)],
-        Epilogue::GeluBias { bias, pre } => vec![(bias, call.n), (pre, call.m * call.n)],
-        Epilogue::GeluGradient { pre: more } | Epilogue::Combined { added: more, .. } => {
-            vec![(more, call.m * call.n)]
-        }
-        Epilogue::BiasGradient(bias) => vec![(bias, call.m)],
+        Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) => vec![(bias, n)],
+        Epilogue::BiasResidualRelu { bias, residual } => vec![(bias, n), (residual, added)],
+        Epilogue::GeluBias { bias, pre } => vec![(bias, n), (pre, m * n)],
+        Epilogue::GeluGradient { pre } => vec![(pre, m * n)],
+        Epilogue::Combined { added: matrix, .. } => vec![(matrix, added)],
+        Epilogue::BiasGradient(bias) => vec![(bias, m)],
     };
     let scales =
-        [(call.a, call.m), (call.b, call.n)].into_iter().filter_map(|(operand, outer)| {
-            match operand.scales? {
-                Scales::Tensor(region) => Some((region, size_of::<f32>())),
-                Scales::Outer(region) => Some((region, outer * size_of::<f32>())),
-            }
+        [(call.a, m), (call.b, n)].into_iter().filter_map(|(operand, outer)| match operand.scales? {
+            Scales::Tensor(region) => Some((region, size_of::<f32>())),
+            Scales::Outer(region) => Some((region, outer * size_of::<f32>())),
         });
     let operands = sizes.map(|(operand, elements)| (operand.region, elements * operand.dtype.bytes()));
     let vectors = more.into_iter().map(|(region, elements)| (region, elements * call.out.dtype.bytes()));

@@ -69,6 +69,8 @@ pub struct MatmulKey {
     pub alignment: u32,
     /// Granularity of FP8 scaling factors.
     pub scaling: Scaling,
+    /// Elements from one stored row of a, b and the output to the next.
+    pub strides: [usize; 3],
 }
 
 /// Alignments that keys distinguish, in bytes: of whole storages, of 16-byte vectors, or of elements.
@@ -84,6 +86,7 @@ impl MatmulKey {
         let addresses = [call.a.region, call.b.region, call.out.region, added]
             .map(|region| region.buffer.address() + region.offset as u64);
         let aligned = |to: &u32| addresses.iter().all(|address| address.is_multiple_of(u64::from(*to)));
+        let shapes = [(call.a, [call.m, call.k]), (call.b, [call.k, call.n]), (call.out, [call.m, call.n])];
         MatmulKey {
             sizes: [call.m, call.n, call.k],
             transposed: [call.a.transposed, call.b.transposed],
@@ -96,6 +99,27 @@ impl MatmulKey {
                 Some(Scales::Tensor(_)) => Scaling::Tensor { fast: call.fast },
                 Some(Scales::Outer(_)) => Scaling::Outer { fast: call.fast },
             },
+            strides: shapes.map(|(operand, shape)| operand.stored(shape)[1]),
+        }
+    }
+
+    /// Returns the stored rows and columns of a, b and the output.
+    pub fn stored(&self) -> [[usize; 2]; 3] {
+        let [m, n, k] = self.sizes;
+        let [a, b] = self.transposed;
+        [if a { [k, m] } else { [m, k] }, if b { [n, k] } else { [k, n] }, [m, n]]
+    }
+
+    /// Returns the key's text without sizes and strides.
+    pub fn kind(&self) -> String {
+        let [a, b, out] = self.types;
+        let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
+        let write = if self.accumulate { "add" } else { "set" };
+        let epilogue = self.epilogue.name();
+        let kind = format!("{left}{right} {a},{b},{out} {write} {epilogue} {}", self.alignment);
+        match self.scaling {
+            Scaling::None => kind,
+            scaling => format!("{kind} {}", scaling.name()),
         }
     }
 
@@ -139,6 +163,9 @@ impl EpilogueKind {
     }
 }
 
+/// Prefix of the strides in a key's text.
+const STRIDES: &str = "strides=";
+
 const SCALINGS: [(Scaling, &str); 5] = [
     (Scaling::None, ""),
     (Scaling::Tensor { fast: true }, "fast"),
@@ -155,19 +182,16 @@ impl Scaling {
 
 /// Formats as `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, storage of a and b, types, whether the
 /// output is set or added to, epilogue, alignment. FP8 adds `fast` or `precise`, followed by `-outer` for
-/// factors of rows and columns.
+/// factors of rows and columns. Padded rows add the strides of a, b and the output: `strides=768,768,50264`.
 impl fmt::Display for MatmulKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [m, n, k] = self.sizes;
-        let [a, b, out] = self.types;
-        let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
-        let write = if self.accumulate { "add" } else { "set" };
-        let epilogue = self.epilogue.name();
-        write!(f, "{m}x{n}x{k} {left}{right} {a},{b},{out} {write} {epilogue} {}", self.alignment)?;
-        match self.scaling {
-            Scaling::None => Ok(()),
-            scaling => write!(f, " {}", scaling.name()),
+        write!(f, "{m}x{n}x{k} {}", self.kind())?;
+        if self.strides == self.stored().map(|[_, columns]| columns) {
+            return Ok(());
         }
+        let [a, b, out] = self.strides;
+        write!(f, " {STRIDES}{a},{b},{out}")
     }
 }
 
@@ -177,7 +201,11 @@ impl FromStr for MatmulKey {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let (words, scaling) = match words[..] {
+        let (words, strides) = match words[..] {
+            [ref words @ .., last] if last.starts_with(STRIDES) => (words, last.strip_prefix(STRIDES)),
+            ref words => (words, None),
+        };
+        let (words, scaling) = match *words {
             [ref words @ .., scaling] if words.len() == 6 => (words, scaling),
             ref words => (words, ""),
         };
@@ -196,7 +224,7 @@ impl FromStr for MatmulKey {
             _ => Err(bad(stored)),
         };
         let entry = EPILOGUES.iter().find(|(_, name)| *name == epilogue);
-        Ok(MatmulKey {
+        let key = MatmulKey {
             sizes: three(sizes, 'x', number).ok_or_else(|| bad(sizes))??,
             transposed: match stored.chars().collect::<Vec<_>>()[..] {
                 [a, b] => [transposed(a)?, transposed(b)?],
@@ -211,7 +239,13 @@ impl FromStr for MatmulKey {
             epilogue: entry.ok_or_else(|| bad(epilogue))?.0,
             alignment: alignment.parse().map_err(|_| bad(alignment))?,
             scaling: SCALINGS.iter().find(|(_, name)| *name == scaling).ok_or_else(|| bad(scaling))?.0,
-        })
+            strides: [0; 3],
+        };
+        let strides = match strides {
+            Some(strides) => three(strides, ',', number).ok_or_else(|| bad(strides))??,
+            None => key.stored().map(|[_, columns]| columns),
+        };
+        Ok(MatmulKey { strides, ..key })
     }
 }
 

@@ -130,15 +130,15 @@ mod tests {
         let alignment = prop::sample::select(vec![1_u32, 2, 16, 256]);
         let sizes = [size.clone(), size.clone(), size];
         let types = [dtype.clone(), dtype.clone(), dtype];
-        (sizes, any::<[bool; 2]>(), types, any::<bool>(), epilogue, alignment, scaling).prop_map(
-            |(sizes, transposed, types, accumulate, epilogue, alignment, scaling)| MatmulKey {
-                sizes,
-                transposed,
-                types,
-                accumulate,
-                epilogue,
-                alignment,
-                scaling,
+        let padding = prop::sample::select(vec![[0; 3], [7, 0, 0], [0, 1, 3]]);
+        (sizes, any::<[bool; 2]>(), types, any::<bool>(), epilogue, alignment, scaling, padding).prop_map(
+            |(sizes, transposed, types, accumulate, epilogue, alignment, scaling, padding)| {
+                let strides = [0; 3];
+                let key =
+                    MatmulKey { sizes, transposed, types, accumulate, epilogue, alignment, scaling, strides };
+                let columns = key.stored().map(|[_, columns]| columns);
+                let strides = std::array::from_fn(|operand| columns[operand] + padding[operand]);
+                MatmulKey { strides, ..key }
             },
         )
     }
@@ -191,6 +191,7 @@ mod tests {
                 format!("{} {words}", good.replace("plain", "tanh")),
                 format!("\"tanh\" in \"{}\"", good.replace("plain", "tanh")),
             ),
+            (format!("{good} strides=5,8 {words}"), format!("\"5,8\" in \"{good} strides=5,8\"")),
         ] {
             let error = MatmulTable::parse(&format!("device X\n{line}\n")).unwrap_err();
             assert_eq!(error, TableError { line: 2, problem });

@@ -66,8 +66,7 @@ where
     /// Errors of [`TokenHead::loss`].
     pub(crate) fn loss(&self, tape: &Tape, output_bld: Var, later: &LaterTokens, scale: f32) -> Result<Var> {
         within(tape, &self.name, || {
-            let prediction = self.head.forward(tape, self.scale.forward(tape, output_bld)?)?;
-            self.head.loss_of_later(tape, prediction, later, scale)
+            self.head.loss_of_later(tape, self.scale.forward(tape, output_bld)?, later, scale)
         })
     }
 }

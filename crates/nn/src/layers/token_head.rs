@@ -59,48 +59,32 @@ impl TokenHead {
         Err(NnError::Sizes(format!("train.predict_tokens above 1 excludes {other}")))
     }
 
-    /// Returns whether the loss takes the head's input instead of scores.
-    fn defers(&self, tape: &Tape) -> bool {
-        self.pieces > 1 || self.edges.is_sharded() || tape.pieces().is_some()
-    }
-
-    /// Maps `[.., width]` to the input of [`TokenHead::loss`]: scores `[.., vocabulary]`, or `x_bld` itself
-    /// if the loss computes the scores.
+    /// Maps the head's input `x_bld` to scores `[.., vocabulary]`.
     ///
     /// # Errors
-    /// The shape or dtype differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
-        if self.defers(tape) { Ok(x_bld) } else { self.all_scores(tape, x_bld) }
-    }
-
-    /// Maps the result of [`TokenHead::forward`] to scores `[.., vocabulary]`.
-    ///
-    /// # Errors
-    /// Errors of [`TokenHead::forward`], or a collective failed.
-    pub fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
-        if self.defers(tape) { self.all_scores(tape, prediction) } else { Ok(prediction) }
-    }
-
-    fn all_scores(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+    /// The shape or dtype differs, memory is exhausted, or a collective failed.
+    pub fn scores(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let scores_blv = self.layer.forward(tape, x_bld)?;
         let scores_blv = match self.edges.is_sharded() {
             true => scores_blv.redistribute(tape, Axis::Tensor, Placement::Replicate)?,
             false => scores_blv,
         };
+        self.capped(tape, scores_blv)
+    }
+
+    fn capped(&self, tape: &Tape, scores_blv: Var) -> Result<Var> {
         let Some(cap) = self.soft_cap else { return Ok(scores_blv) };
         within(tape, "soft_cap", || Ok(ops::pointwise(tape, scores_blv, Pointwise::SoftCap(cap))?))
     }
 
-    /// Computes the mean cross-entropy over the pass's tokens, times `scale`, of a result of
-    /// [`TokenHead::forward`] against u32 `targets_t`. If the pass has answer pairs, computes their loss and
-    /// figures instead.
+    /// Computes the mean cross-entropy over the pass's tokens, times `scale`, of the head's input `x_bld`
+    /// against u32 `targets_t`. If the pass has answer pairs, computes their loss and figures instead.
     ///
     /// # Errors
     /// Shapes differ, memory is exhausted, or a collective failed.
-    pub fn loss(&self, tape: &Tape, prediction: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
-        let is_pieced = prediction.placement(Axis::Context) != Placement::Replicate;
-        ops::sum_of_pieces(tape, prediction, (targets_t, scale), |x, (targets_t, scale)| {
-            self.loss_of_piece(tape, (x, is_pieced), targets_t, scale)
+    pub fn loss(&self, tape: &Tape, x_bld: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
+        ops::sum_of_pieces(tape, x_bld, (targets_t, scale), |x_bld, (targets_t, scale)| {
+            self.mean_loss(tape, x_bld, targets_t, scale)
         })
     }
 
@@ -108,46 +92,30 @@ impl TokenHead {
     ///
     /// # Errors
     /// Errors of [`TokenHead::loss`].
-    pub fn loss_of_later(
-        &self,
-        tape: &Tape,
-        prediction: Var,
-        later: &LaterTokens,
-        scale: f32,
-    ) -> Result<Var> {
-        let is_pieced = prediction.placement(Axis::Context) != Placement::Replicate;
+    pub fn loss_of_later(&self, tape: &Tape, x_bld: Var, later: &LaterTokens, scale: f32) -> Result<Var> {
         let of_targets = (&later.targets, &later.shares[..], scale);
-        ops::sum_of_shares(tape, prediction, of_targets, |x, (targets_t, scale)| {
-            self.loss_of_piece(tape, (x, is_pieced), targets_t, scale)
+        ops::sum_of_shares(tape, x_bld, of_targets, |x_bld, (targets_t, scale)| {
+            self.mean_loss(tape, x_bld, targets_t, scale)
         })
     }
 
-    fn loss_of_piece(
-        &self,
-        tape: &Tape,
-        (x, is_pieced): (Var, bool),
-        targets_t: &Tensor,
-        scale: f32,
-    ) -> Result<Var> {
-        let computes = is_pieced && !self.edges.is_sharded() && self.pieces == 1;
-        let prediction = if computes { self.all_scores(tape, x)? } else { x };
-        self.mean_loss(tape, prediction, targets_t, scale)
-    }
-
-    fn mean_loss(&self, tape: &Tape, prediction: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
+    fn mean_loss(&self, tape: &Tape, x_bld: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
         let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces: self.pieces };
         if self.pieces > 1 {
-            let inputs_bld = within(tape, "head", || self.edges.enter(tape, prediction))?;
+            let inputs_bld = within(tape, "head", || self.edges.enter(tape, x_bld))?;
             let weights: Vec<_> = self.layer.shards.iter().map(|shard| shard.weight.clone()).collect();
             return within(tape, "loss", || {
                 let head = (&weights[..], self.edges.shards());
                 Ok(ops::linear_cross_entropy(tape, inputs_bld, head, targets_t, settings)?)
             });
         }
+        let scores_blv = self.layer.forward_padded(tape, x_bld)?;
+        // The loss caps scores in shards itself.
         let scores_blv = match self.edges.is_sharded() {
-            true => self.layer.forward(tape, prediction)?,
-            false => prediction,
+            true => scores_blv,
+            false => self.capped(tape, scores_blv)?,
         };
-        within(tape, "loss", || Ok(ops::cross_entropy_of_scores(tape, scores_blv, targets_t, settings)?))
+        let scores = (scores_blv, self.layer.shard_outputs());
+        within(tape, "loss", || Ok(ops::cross_entropy_of_scores(tape, scores, targets_t, settings)?))
     }
 }

@@ -283,7 +283,7 @@ where
                 if self.predicts_later(tape) {
                     return Ok(normalised);
                 }
-                head.output.forward(tape, head.scale.forward(tape, normalised)?)
+                head.scale.forward(tape, normalised)
             }
             _ => stream.close(tape),
         }
@@ -298,8 +298,8 @@ where
     /// Returns the losses of the head and of all modules, joined.
     fn losses(&self, tape: &Tape, hidden: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         let head = self.head()?;
-        let prediction = head.output.forward(tape, head.scale.forward(tape, hidden.clone())?)?;
-        let mut losses = vec![head.output.loss(tape, prediction, targets, scale)?];
+        let input = head.scale.forward(tape, hidden.clone())?;
+        let mut losses = vec![head.output.loss(tape, input, targets, scale)?];
         let mut weights = vec![1.0];
         let (modules, weight) = &self.modules;
         let later_tokens: Vec<LaterTokens> = tape.pass().later_tokens.clone();

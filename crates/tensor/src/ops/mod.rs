@@ -59,6 +59,7 @@ pub mod noise;
 pub mod norm;
 pub mod optimizer;
 pub mod orthogonalise;
+mod padding;
 pub mod pixels;
 pub mod pointwise;
 pub mod pooling;

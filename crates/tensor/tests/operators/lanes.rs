@@ -150,7 +150,7 @@ fn runs_of_classes_have_the_loss_and_gradient_of_all() {
             let parts: Vec<_> =
                 (0..runs).map(|run| case.operand(&format!("scores {run}"), [rows, classes])).collect();
             let all = Tensor::empty(&case.device, [runs, 3, rows], DType::F32, TEST).unwrap();
-            let run = |number: usize| ClassRun { first: number * classes, vocabulary };
+            let run = |number: usize| ClassRun { first: number * classes, classes, vocabulary };
             for (number, (scores, _)) in parts.iter().enumerate() {
                 let own = all.view(number * 3 * rows, [3, rows]).unwrap();
                 statistics(scores, &target, run(number), cap, &own).unwrap();
@@ -205,7 +205,8 @@ fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
         let (targets, _) = targets(&case, rows, classes * runs);
         let weights: Vec<_> =
             (0..runs).map(|run| case.operand(&format!("weight {run}"), [classes, inputs]).0).collect();
-        let run = |number: usize| ClassRun { first: number * classes, vocabulary: classes * runs };
+        let vocabulary = classes * runs;
+        let run = |number: usize| ClassRun { first: number * classes, classes, vocabulary };
         let slice_operands =
             |weight: &Tensor| Operands { x: x.clone(), weight: weight.clone(), targets: targets.clone() };
         let scores: Vec<_> = weights

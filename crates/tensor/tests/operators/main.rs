@@ -47,6 +47,7 @@ mod noise;
 mod norm;
 mod norms;
 mod optimizers;
+mod padded_rows;
 mod pixels;
 mod pooling;
 mod preference;

@@ -31,7 +31,8 @@ impl ClassShards {
 
     /// Returns the range of classes of a local shard.
     pub(in crate::ops) fn run(&self, shard: usize) -> ClassRun {
-        ClassRun { first: (self.first + shard) * self.classes, vocabulary: self.all * self.classes }
+        let ClassShards { first, all, classes, .. } = *self;
+        ClassRun { first: (first + shard) * classes, classes, vocabulary: all * classes }
     }
 
     /// Returns the pass's mean loss over rows times `scale`, a scalar, or the loss of its answer pairs.

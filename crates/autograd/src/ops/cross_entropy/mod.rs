@@ -6,6 +6,7 @@ mod rule;
 use collective::Axis;
 use tensor::Tensor;
 use tensor::ops;
+use tensor::ops::cross_entropy::Scores;
 use tensor::ops::linear_cross_entropy::{Output, Settings, divided};
 
 use super::cast::autocast_all;
@@ -27,15 +28,18 @@ use rule::{Gradient, OPERATOR};
 /// Shapes or dtypes do not agree, memory is exhausted, or a collective failed.
 pub fn cross_entropy(tape: &Tape, logits_tv: Var, targets_t: &Tensor, scale: f32) -> Result<Var> {
     sum_of_pieces(tape, logits_tv, (targets_t, scale), |logits_tv, (targets_t, scale)| {
-        cross_entropy_of_scores(tape, logits_tv, targets_t, Settings { scale, soft_cap: None, pieces: 1 })
+        let classes = logits_tv.tensor().shape().columns();
+        let settings = Settings { scale, soft_cap: None, pieces: 1 };
+        cross_entropy_of_scores(tape, (logits_tv, classes), targets_t, settings)
     })
 }
 
 /// [`cross_entropy`] of one piece of sequences, or of whole sequences. Applies the soft cap only to scores in
-/// shards; others must already be capped.
+/// shards; others must already be capped. The scores have `classes` classes, per shard, and their rows may be
+/// padded ([`padded_linear`](super::padded_linear())).
 pub fn cross_entropy_of_scores(
     tape: &Tape,
-    scores: Var,
+    (scores, classes): (Var, usize),
     targets_t: &Tensor,
     settings: Settings,
 ) -> Result<Var> {
@@ -55,8 +59,11 @@ pub fn cross_entropy_of_scores(
     let with_gradient = tape.is_recording() && scores.iter().any(Var::wants_gradient);
     let scores: Vec<Tensor> = scores.into_iter().map(Var::into_tensor).collect();
     let (loss, rule) = match shards {
-        Some((shards, settings)) => loss_of_shards(tape, scores, shards, targets_t, settings)?,
-        None => whole_loss(tape, scores, targets_t, settings.scale, with_gradient)?,
+        Some((shards, settings)) => {
+            let shards = ClassShards::new(tape, [scores.len(), shards], classes);
+            loss_of_shards(tape, scores, shards, targets_t, settings)?
+        }
+        None => whole_loss(tape, (scores, classes), targets_t, settings.scale, with_gradient)?,
     };
     tape.record_one(&sources, loss, || rule)
 }
@@ -65,15 +72,17 @@ pub fn cross_entropy_of_scores(
 /// their storage.
 fn whole_loss(
     tape: &Tape,
-    scores: Vec<Tensor>,
+    (scores, classes): (Vec<Tensor>, usize),
     targets_t: &Tensor,
     scale: f32,
     with_gradient: bool,
 ) -> Result<(Tensor, CrossEntropyRule)> {
-    let [scores] = scores.try_into().map_err(|_| AutogradError::Blocks { expected: 1 })?;
+    let [tensor] = scores.try_into().map_err(|_| AutogradError::Blocks { expected: 1 })?;
+    let scores = Scores { tensor, classes };
     let loss_scale = tape.pass().loss_scale.clone();
     let smoothing = tape.pass().label_smoothing;
-    let is_soft = smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets_t, scores.shape().rows());
+    let is_soft =
+        smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets_t, scores.tensor.shape().rows());
     let factor = loss_scale.as_ref().map(|factor| &factor.scale);
     let mean = tape.pass().mean(scale);
     let forward = match is_soft {
@@ -85,16 +94,14 @@ fn whole_loss(
     Ok((loss, CrossEntropyRule { scores, gradient: Gradient::InForward { loss_scale, is_scaled: !is_soft } }))
 }
 
-/// Computes the loss of logits split into `shards` vocabulary shards; `scores` are the local ones.
+/// Computes the loss of logits split into vocabulary shards; `scores` are the local ones.
 fn loss_of_shards(
     tape: &Tape,
     scores: Vec<Tensor>,
-    shards: usize,
+    shards: ClassShards,
     targets_t: &Tensor,
     settings: Settings,
 ) -> Result<(Tensor, CrossEntropyRule)> {
-    let classes = scores.first().ok_or(AutogradError::NotRecorded)?.shape().columns();
-    let shards = ClassShards::new(tape, [scores.len(), shards], classes);
     let loss = shards.loss((tape, OPERATOR), targets_t, settings.scale, |shard, statistics| {
         divided::statistics(&scores[shard], targets_t, shards.run(shard), settings.soft_cap, statistics)
     });

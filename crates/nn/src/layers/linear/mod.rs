@@ -55,10 +55,24 @@ impl Linear {
     /// # Errors
     /// The shape or dtype differs, memory is exhausted, or a collective failed.
     pub fn forward(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
+        self.forward_with(tape, x_ti, LinearShard::forward)
+    }
+
+    /// [`Linear::forward`] with rows that may be padded ([`ops::padded_linear`]).
+    pub(super) fn forward_padded(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
+        self.forward_with(tape, x_ti, LinearShard::forward_padded)
+    }
+
+    fn forward_with(
+        &self,
+        tape: &Tape,
+        x_ti: Var,
+        forward: impl Fn(&LinearShard, &Tape, Var) -> Result<Var>,
+    ) -> Result<Var> {
         within(tape, short(&self.name), || {
             let dtype = x_ti.tensor().dtype();
             let x_ti = self.enter(tape, x_ti)?;
-            let y_to = map(tape, [x_ti], |block, [x_ti]| self.shards[block.shard].forward(tape, x_ti))?;
+            let y_to = map(tape, [x_ti], |block, [x_ti]| forward(&self.shards[block.shard], tape, x_ti))?;
             match self.style {
                 Some(ParallelStyle::Column(_)) => Ok(self.edges.columns(y_to)),
                 Some(ParallelStyle::Row) => self.edges.leave(tape, y_to, self.bias.as_ref(), dtype),
@@ -158,6 +172,11 @@ impl Linear {
         self.shards.iter().any(|shard| shard.fp8.is_some())
     }
 
+    /// Number of outputs of each shard.
+    pub(super) fn shard_outputs(&self) -> usize {
+        self.shards.first().map_or(0, |shard| shard.weight.shape().rows())
+    }
+
     /// Returns whether the layer has an adapter.
     pub(super) fn is_adapted(&self) -> bool {
         self.shards.iter().any(|shard| shard.adapter.is_some())
@@ -186,6 +205,16 @@ impl LinearShard {
             (Some(adapter), _) => activated(ops::adapted_linear(tape, x_ti, weight, bias.as_ref(), adapter)?),
             (None, Some(_)) => activated(self.forward_fp8(tape, x_ti, Fp8Input::Plain)?),
         }
+    }
+
+    /// [`LinearShard::forward`] with padded rows, if a single matmul computes the layer and nothing else.
+    fn forward_padded(&self, tape: &Tape, x_ti: Var) -> Result<Var> {
+        let LinearShard { weight, bias, activation, sums, .. } = self;
+        let is_matmul = self.is_plain() && bias.is_none() && *activation == Activation::None;
+        if !is_matmul || sums.output || weight.is_over_rows() {
+            return self.forward(tape, x_ti);
+        }
+        Ok(ops::padded_linear(tape, x_ti, weight, sums.input_gradient)?)
     }
 
     fn forward_fp8(&self, tape: &Tape, x_ti: Var, function: Fp8Input) -> Result<Var> {

@@ -8,18 +8,19 @@ use crate::ops::rows;
 /// Target of an ignored row, which has no loss and no gradient.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Returns the sum over rows of −ln softmax[target].
-pub(super) fn losses(logits_tv: &[f32], targets_t: &[u32], vocab: usize) -> f64 {
+/// Returns the sum over rows of −ln softmax[target]. Rows of `vocab` scores begin `stride` elements apart.
+pub(super) fn losses(logits_tv: &[f32], targets_t: &[u32], [vocab, stride]: [usize; 2]) -> f64 {
     let rows = rows::per_task(vocab);
     let partial = map(targets_t.len().div_ceil(rows), |index| {
-        let logits = rows::piece(logits_tv, index, rows * vocab);
+        let logits = rows::piece(logits_tv, index, rows * stride);
         let targets = rows::piece(targets_t, index, rows);
         simd(
             #[inline(always)]
             || {
                 let mut losses = 0.0;
-                let rows = logits.chunks_exact(vocab).zip(targets);
+                let rows = logits.chunks_exact(stride).zip(targets);
                 for (row, target) in rows.filter(|(_, target)| **target != IGNORED) {
+                    let row = &row[..vocab];
                     let largest = max(row);
                     let total = sum(row, |x| exp(x - largest));
                     losses += loss(row[*target as usize], largest, total);
@@ -35,18 +36,19 @@ pub(super) fn losses(logits_tv: &[f32], targets_t: &[u32], vocab: usize) -> f64 
 pub(super) fn losses_and_gradient(
     logits_tv: &mut [f32],
     targets_t: &[u32],
-    vocab: usize,
+    [vocab, stride]: [usize; 2],
     weight: f32,
 ) -> f64 {
     let rows = rows::per_task(vocab);
     let mut partial = vec![0.0f64; targets_t.len().div_ceil(rows)];
-    let pieces = logits_tv.chunks_mut(rows * vocab).zip(targets_t.chunks(rows));
+    let pieces = logits_tv.chunks_mut(rows * stride).zip(targets_t.chunks(rows));
     let tasks = pieces.zip(partial.iter_mut()).collect();
     for_tasks(tasks, |((logits, targets), partial): ((&mut [f32], &[u32]), &mut f64)| {
         simd(
             #[inline(always)]
             || {
-                for (row, target) in logits.chunks_exact_mut(vocab).zip(targets) {
+                for (row, target) in logits.chunks_exact_mut(stride).zip(targets) {
+                    let row = &mut row[..vocab];
                     if *target == IGNORED {
                         row.fill(0.0);
                         continue;

@@ -39,7 +39,7 @@ pub(super) struct Slope<'a> {
 /// Computes loss = mean of −ln softmax\[target\]. With `gradient`, the gradient overwrites the scores.
 pub(super) fn forward(
     operator: &'static str,
-    scores_tv: &Tensor,
+    (scores_tv, vocab): (&Tensor, usize),
     targets_t: &Tensor,
     gradient: Option<Slope<'_>>,
     mean: Mean<'_>,
@@ -49,7 +49,7 @@ pub(super) fn forward(
     let device = scores_tv.device();
     let dtype = scores_tv.dtype();
     let rows = scores_tv.shape().rows();
-    let vocab = scores_tv.shape().columns();
+    let stride = scores_tv.shape().columns();
     let row_bytes = vocab * dtype.bytes();
     let is_old = device.description().compute_capability < (8, 0);
     let cached = row_bytes <= if is_old { CACHED_BYTES_BEFORE_SM_80 } else { CACHED_BYTES };
@@ -66,7 +66,8 @@ pub(super) fn forward(
         }
     };
     let launch = device.kernel(kernel).write(scores_tv).read(targets_t);
-    let launch = launch.read(counted).write(workspace).u32(gpu::word(operator, vocab)?);
+    let launch = launch.read(counted).write(workspace);
+    let launch = launch.u32(gpu::word(operator, vocab)?).u32(gpu::word(operator, stride)?);
     let launch = launch.f32(mean.scale).u32(u32::from(gradient.is_some()));
     let launch = launch.read(gradient.as_ref().and_then(|gradient| gradient.loss_scale));
     let launch = launch.shared(gpu::word(operator, shared)?);

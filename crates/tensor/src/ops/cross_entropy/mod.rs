@@ -6,13 +6,15 @@
 mod cpu;
 pub(crate) mod cuda;
 mod mean;
+mod scores;
 
 pub use cpu::IGNORED;
 pub use mean::Mean;
+pub use scores::Scores;
 
 use device::{Backend, Category, DType, Request};
 
-use super::check;
+use super::{check, padding};
 use crate::{Result, Tensor};
 
 /// Results of [`forward`].
@@ -36,19 +38,20 @@ pub fn forward(logits_tv: Tensor, targets_t: &Tensor, scale: f32, with_gradient:
     forward_mean(logits_tv, targets_t, Mean::of_rows(scale), with_gradient, None)
 }
 
-/// Computes [`forward`] with the mean `mean`. The gradient is multiplied by `loss_scale`, a scalar f32 on the
-/// device, before it is rounded.
+/// Computes [`forward`] with the mean `mean`, of scores whose rows may be padded. The gradient is multiplied
+/// by `loss_scale`, a scalar f32 on the device, before it is rounded.
 ///
 /// # Errors
 /// As [`forward`]; a divisor that is not one u32.
 pub fn forward_mean(
-    logits_tv: Tensor,
+    logits_tv: impl Into<Scores>,
     targets_t: &Tensor,
     mean: Mean<'_>,
     with_gradient: bool,
     loss_scale: Option<&Tensor>,
 ) -> Result<Output> {
     const OPERATOR: &str = "cross_entropy.forward";
+    let Scores { tensor: logits_tv, classes: vocab } = logits_tv.into();
     check::computed(OPERATOR, &[("logits", &logits_tv)])?;
     check::dtype(OPERATOR, "targets", targets_t, DType::U32)?;
     check::not_empty(OPERATOR, "logits", &logits_tv)?;
@@ -58,7 +61,8 @@ pub fn forward_mean(
         check::elements(OPERATOR, "loss_scale", factor, 1)?;
     }
     let rows = logits_tv.shape().rows();
-    let vocab = logits_tv.shape().columns();
+    let stride = logits_tv.shape().columns();
+    padding::check(OPERATOR, "logits", &logits_tv, vocab)?;
     if targets_t.elements() != rows {
         return Err(check::wrong(OPERATOR, "targets", targets_t, format!("{rows} elements")));
     }
@@ -79,20 +83,21 @@ pub fn forward_mean(
             check::indices(OPERATOR, &counted, vocab)?;
             let divisor = mean.divisor(counted.len())?;
             let total = match with_gradient {
-                false => cpu::losses(&scores_tv.values()?, &targets_t, vocab),
+                false => cpu::losses(&scores_tv.values()?, &targets_t, [vocab, stride]),
                 true => {
                     let mut weight = mean.scale / divisor as f32;
                     if let Some(factor) = loss_scale {
                         weight *= factor.values()?[0];
                     }
-                    cpu::losses_and_gradient(&mut scores_tv.values_mut()?, &targets_t, vocab, weight)
+                    let mut scores_tv = scores_tv.values_mut()?;
+                    cpu::losses_and_gradient(&mut scores_tv, &targets_t, [vocab, stride], weight)
                 }
             };
             loss.set(&[mean.of_total(total, divisor)])?;
         }
         Backend::Cuda => {
             let slope = with_gradient.then_some(cuda::Slope { loss_scale });
-            cuda::forward(OPERATOR, &scores_tv, targets_t, slope, mean, &workspace, &loss)?;
+            cuda::forward(OPERATOR, (&scores_tv, vocab), targets_t, slope, mean, &workspace, &loss)?;
         }
     }
     Ok(Output { loss, gradient: with_gradient.then_some(scores_tv) })

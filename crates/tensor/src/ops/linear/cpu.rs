@@ -18,16 +18,17 @@ pub(super) fn affine(
 ) -> Result<()> {
     let rows = out_to.shape().rows();
     let inputs = x_ti.shape().columns();
-    let outputs = out_to.shape().columns();
+    let outputs = weight_oi.shape().rows();
+    let stride = out_to.shape().columns();
     let x_ti = x_ti.values()?;
     let weight_oi = weight_oi.values()?;
     let bias_o = bias_o.map(Tensor::values).transpose()?;
     let x_matrix = MatrixRef::new(&x_ti, rows, inputs, inputs);
     let weight_oi = MatrixRef::new(&weight_oi, outputs, inputs, inputs).transposed();
     let bias_o: &[f32] = bias_o.as_deref().unwrap_or(&[]);
-    gemm_then(x_matrix, weight_oi, &mut out_to.values_mut()?, outputs, 1.0, accumulate, |finished| {
+    gemm_then(x_matrix, weight_oi, &mut out_to.values_mut()?, stride, 1.0, accumulate, |finished| {
         simd(|| {
-            for row in finished.chunks_mut(outputs) {
+            for row in finished.chunks_mut(stride) {
                 match (bias_o.is_empty(), clip) {
                     (false, true) => row.iter_mut().zip(bias_o).for_each(|(y, b)| *y = Relu::value(*y + b)),
                     (false, false) => row.iter_mut().zip(bias_o).for_each(|(y, b)| *y += b),
@@ -48,11 +49,12 @@ pub(super) fn backward_input(
     accumulate: bool,
 ) -> Result<()> {
     let rows = dy_to.shape().rows();
-    let outputs = dy_to.shape().columns();
+    let outputs = weight_oi.shape().rows();
+    let stride = dy_to.shape().columns();
     let inputs = dx_ti.shape().columns();
     let dy_to = dy_to.values()?;
     let weight_oi = weight_oi.values()?;
-    let dy_to = MatrixRef::new(&dy_to, rows, outputs, outputs);
+    let dy_to = MatrixRef::new(&dy_to, rows, outputs, stride);
     let weight_oi = MatrixRef::new(&weight_oi, outputs, inputs, inputs);
     gemm(dy_to, weight_oi, &mut dx_ti.values_mut()?, inputs, 1.0, accumulate);
     Ok(())
@@ -66,11 +68,12 @@ pub(super) fn backward_weight(
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
     let rows = dy_to.shape().rows();
-    let outputs = dy_to.shape().columns();
+    let outputs = weight.tensor.shape().rows();
+    let stride = dy_to.shape().columns();
     let inputs = x_ti.shape().columns();
     let gradient = dy_to.values()?;
     let x_ti = x_ti.values()?;
-    let dy_matrix = MatrixRef::new(&gradient, rows, outputs, outputs).transposed();
+    let dy_matrix = MatrixRef::new(&gradient, rows, outputs, stride).transposed();
     let x_matrix = MatrixRef::new(&x_ti, rows, inputs, inputs);
     gemm(dy_matrix, x_matrix, &mut weight.tensor.values_mut()?, inputs, 1.0, weight.accumulate);
     bias.map_or(Ok(()), |bias| backward_bias(dy_to, bias))

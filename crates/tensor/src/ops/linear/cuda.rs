@@ -10,8 +10,9 @@ use crate::{Result, Tensor};
 
 pub(crate) static FAMILY: Family = family!("linear", headers: ["columns.cuh"], constants: columns::CONSTANTS);
 
+/// Returns an operand with the rows of `tensor`, which may be padded.
 fn operand(tensor: &Tensor) -> Operand<'_> {
-    Operand::new(tensor.region(), tensor.dtype())
+    Operand::new(tensor.region(), tensor.dtype()).with_stride(tensor.shape().columns())
 }
 
 /// Computes out = x · Wᵀ with an epilogue.
@@ -23,7 +24,7 @@ pub(super) fn forward(
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
     let m = out_to.shape().rows();
-    let n = out_to.shape().columns();
+    let n = weight_oi.shape().rows();
     let k = x_ti.shape().columns();
     if m * n == 0 {
         return Ok(());
@@ -103,7 +104,7 @@ pub(super) fn backward_input(
 ) -> Result<()> {
     let m = dx_ti.shape().rows();
     let n = dx_ti.shape().columns();
-    let k = dy_to.shape().columns();
+    let k = weight_oi.shape().rows();
     if m * n == 0 {
         return Ok(());
     }
@@ -120,7 +121,7 @@ pub(crate) fn backward_weight(
     weight: &GradientTarget,
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
-    let m = dy_to.shape().columns();
+    let m = weight.tensor.shape().rows();
     let n = x_ti.shape().columns();
     let k = dy_to.shape().rows();
     let a = operand(dy_to).transposed();

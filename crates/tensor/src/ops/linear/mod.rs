@@ -8,7 +8,7 @@ use device::{Backend, Category, DType, Epilogue, Request, Work};
 
 pub use super::activation::backward as backward_activation;
 use super::activation::{self, Activation};
-use super::{GradientTarget, check, columns};
+use super::{GradientTarget, check, columns, padding};
 use crate::{Result, Tensor};
 pub use ending::Ending;
 pub(super) use ending::{affine_ended, ended};
@@ -44,6 +44,25 @@ pub fn forward(
 /// nothing reads it.
 pub fn forward_again(x_ti: &Tensor, weight_oi: &Tensor, bias_o: Option<&Tensor>) -> Result<Output> {
     Ok(Output { output: allocate("linear.forward", x_ti, weight_oi, bias_o)?, pre_activation: None })
+}
+
+/// Returns x · Wᵀ for `x_ti [.., in]` and `weight_oi [out, in]` as `[.., columns]`, where `columns` is the
+/// number of outputs rounded up to a multiple of 8. Columns from `out` on are undefined.
+pub fn forward_padded(x_ti: &Tensor, weight_oi: &Tensor) -> Result<Tensor> {
+    let output_to = forward_padded_again(x_ti, weight_oi)?;
+    affine(x_ti, weight_oi, None, false, &output_to)?;
+    Ok(output_to)
+}
+
+/// Allocates the output of [`forward_padded`] and does not compute it, for recomputation, where nothing reads
+/// it.
+pub fn forward_padded_again(x_ti: &Tensor, weight_oi: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "linear.forward";
+    let dtype = check::computed(OPERATOR, &[("x", x_ti), ("weight", weight_oi)])?;
+    let (outputs, inputs) = matrix(OPERATOR, weight_oi)?;
+    check::shape(OPERATOR, "x", x_ti, check::with_columns(x_ti.shape(), inputs))?;
+    let shape = check::with_columns(x_ti.shape(), padding::padded(outputs));
+    Tensor::empty(x_ti.device(), shape, dtype, Request::new(Category::Activation, OPERATOR))
 }
 
 /// Returns x · Wᵀ + b. With `clip`, applies ReLU.
@@ -153,7 +172,8 @@ pub fn add_backward_input(dy_to: &Tensor, weight_oi: &Tensor, dx_ti: &Tensor) ->
     sum_backward_input(dy_to, weight_oi, dx_ti, true)
 }
 
-/// Computes dx `[.., in]` = dy `[.., out]` · weight `[out, in]`.
+/// Computes dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. The rows of dy may be padded
+/// ([`forward_padded`]).
 pub fn backward_input(dy_to: &Tensor, weight_oi: &Tensor) -> Result<Tensor> {
     let dx_ti = allocate_gradient("linear.backward_input", dy_to, weight_oi)?;
     matmul_backward_input(dy_to, weight_oi, &dx_ti, Epilogue::None)?;
@@ -168,7 +188,7 @@ pub(super) fn allocate_gradient(
 ) -> Result<Tensor> {
     let dtype = check::computed(operator, &[("dy", dy_to), ("weight", weight_oi)])?;
     let (outputs, inputs) = matrix(operator, weight_oi)?;
-    check::shape(operator, "dy", dy_to, check::with_columns(dy_to.shape(), outputs))?;
+    padding::check(operator, "dy", dy_to, outputs)?;
     let shape = check::with_columns(dy_to.shape(), inputs);
     Tensor::empty(dy_to.device(), shape, dtype, Request::new(Category::ActivationGradient, operator))
 }
@@ -203,12 +223,12 @@ pub fn partial(x_ti: &Tensor, weight_oi: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns dy `[.., out]` · weight `[out, in]` in f32 for operands of any type, `[.., in]`: an unrounded term
-/// of a sum over shards.
+/// of a sum over shards. The rows of dy may be padded ([`forward_padded`]).
 pub fn partial_backward_input(dy_to: &Tensor, weight_oi: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "linear.partial_backward_input";
     check::computed(OPERATOR, &[("dy", dy_to), ("weight", weight_oi)])?;
     let (outputs, inputs) = matrix(OPERATOR, weight_oi)?;
-    check::shape(OPERATOR, "dy", dy_to, check::with_columns(dy_to.shape(), outputs))?;
+    padding::check(OPERATOR, "dy", dy_to, outputs)?;
     let (shape, request) =
         (check::with_columns(dy_to.shape(), inputs), Request::new(Category::ActivationGradient, OPERATOR));
     let sum_ti = Tensor::empty(dy_to.device(), shape, DType::F32, request)?;
@@ -234,7 +254,7 @@ pub(super) fn sum_backward_input(
 
 /// Computes weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy_to [.., out]`
 /// and `x_ti [.., in]`. The targets are both f32 or both of the type of `dy_to` and `x_ti`. Sums are in f32
-/// and rounded once.
+/// and rounded once. Without a bias, the rows of dy may be padded ([`forward_padded`]).
 pub fn backward_weight(
     dy_to: &Tensor,
     x_ti: &Tensor,
@@ -246,8 +266,11 @@ pub fn backward_weight(
     let targets = [Some(("weight", weight)), bias.map(|bias| ("bias", bias))];
     check::targets(OPERATOR, dtype, &targets.into_iter().flatten().collect::<Vec<_>>())?;
     let rows = dy_to.shape().rows();
-    let outputs = dy_to.shape().columns();
     let inputs = x_ti.shape().columns();
+    let outputs = match (bias, weight.tensor.shape().rows()) {
+        (None, outputs) if dy_to.shape().columns() == padding::padded(outputs) => outputs,
+        _ => dy_to.shape().columns(),
+    };
     check::shape(OPERATOR, "x", x_ti, check::with_columns(dy_to.shape(), inputs))?;
     check::shape(OPERATOR, "weight", &weight.tensor, [outputs, inputs])?;
     let mut workspace = None;

@@ -38,6 +38,7 @@ pub(super) fn join(
     piece: VocabularySlice,
 ) -> Result<()> {
     let VocabularySlice { first, classes, soft_cap: cap, .. } = piece;
+    let stride = scores_tv.shape().columns();
     let scores_tv = scores_tv.values()?;
     let targets_t = targets_t.read::<u32>()?;
     let mut state = statistics.rows.values_mut()?;
@@ -45,7 +46,7 @@ pub(super) fn join(
     let (maxima, rest) = state.split_at_mut(all);
     let (sums, losses) = rest.split_at_mut(all);
     let most = rows::per_task(classes);
-    let pieces = scores_tv.chunks(most * classes).zip(targets_t.chunks(most));
+    let pieces = scores_tv.chunks(most * stride).zip(targets_t.chunks(most));
     let state = maxima.chunks_mut(most).zip(sums.chunks_mut(most)).zip(losses.chunks_mut(most));
     let row = |scores: &[f32], target: u32, largest: &mut f32, total: &mut f32, loss: &mut f32| {
         if target == IGNORED {
@@ -75,9 +76,9 @@ pub(super) fn join(
             || {
                 let state = maxima.iter_mut().zip(sums.iter_mut()).zip(losses.iter_mut());
                 for ((scores, target), ((largest, total), loss)) in
-                    scores.chunks_exact(classes).zip(targets).zip(state)
+                    scores.chunks_exact(stride).zip(targets).zip(state)
                 {
-                    row(scores, *target, largest, total, loss);
+                    row(&scores[..classes], *target, largest, total, loss);
                 }
             },
         );
@@ -138,12 +139,14 @@ pub(super) fn gradient(
     let sums_t = sums_t.values()?;
     let (targets_t, maxima_t, sums_t): (&[u32], &[f32], &[f32]) = (&targets_t, &maxima_t, &sums_t);
     let most = rows::per_task(classes);
+    let stride = scores_tv.shape().columns();
     let mut scores_tv = scores_tv.values_mut()?;
-    for_tasks(scores_tv.chunks_mut(most * classes).enumerate().collect(), |(task, scores)| {
+    for_tasks(scores_tv.chunks_mut(most * stride).enumerate().collect(), |(task, scores)| {
         simd(
             #[inline(always)]
             || {
-                for (row, scores) in scores.chunks_exact_mut(classes).enumerate() {
+                for (row, scores) in scores.chunks_exact_mut(stride).enumerate() {
+                    let scores = &mut scores[..classes];
                     let row = task * most + row;
                     if targets_t[row] == IGNORED {
                         scores.fill(0.0);

@@ -30,7 +30,8 @@ pub(super) fn join(
     let launch = scores_tv.device().kernel(kernel).read(scores_tv).read(targets_t);
     let launch = launch.write(&maxima_t).write(&sums_t).write(&losses_t);
     let [first, classes] = [gpu::word(operator, piece.first)?, gpu::word(operator, piece.classes)?];
-    let launch = launch.u32(first).u32(classes).u32(gpu::word(operator, piece.vocabulary)?);
+    let launch = launch.u32(first).u32(classes).u32(gpu::word(operator, scores_tv.shape().columns())?);
+    let launch = launch.u32(gpu::word(operator, piece.vocabulary)?);
     let launch = launch.u32(u32::from(piece.is_fresh)).u32(u32::from(piece.is_last));
     let launch = launch.f32(piece.soft_cap).cost(scores_tv.bytes() as u64, 2 * scores_tv.elements() as u64);
     let rows = gpu::word(operator, targets_t.elements())?;
@@ -78,7 +79,9 @@ pub(super) fn gradient(
     let launch =
         launch.read(&maxima_t).read(&sums_t).read(&statistics.counted).read(statistics.weights.as_ref());
     let launch = launch.read(factor).u32(gpu::word(operator, piece.first)?);
-    let launch = launch.u32(gpu::word(operator, piece.classes)?).f32(piece.soft_cap).f32(settings.scale);
+    let launch = launch.u32(gpu::word(operator, piece.classes)?);
+    let launch = launch.u32(gpu::word(operator, scores_tv.shape().columns())?);
+    let launch = launch.f32(piece.soft_cap).f32(settings.scale);
     let launch = launch.cost(2 * scores_tv.bytes() as u64, 4 * scores_tv.elements() as u64);
     let rows = gpu::word(operator, targets_t.elements())?;
     Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores_tv.dtype())?)?)

@@ -6,7 +6,7 @@ use device::{Backend, Category, DType, Request};
 use super::piece::{VocabularySlice, pieces};
 use super::{Gradients, Operands, Settings, Statistics, cpu, cuda};
 use crate::ops::cross_entropy::Mean;
-use crate::ops::{GradientTarget, check};
+use crate::ops::{GradientTarget, check, padding};
 use crate::{Result, Tensor};
 
 /// A contiguous run of classes.
@@ -14,26 +14,23 @@ use crate::{Result, Tensor};
 pub struct ClassRun {
     /// Index of the first class in the whole vocabulary.
     pub first: usize,
+    /// Number of classes of the run.
+    pub classes: usize,
     /// Number of classes of the whole vocabulary.
     pub vocabulary: usize,
 }
 
 impl ClassRun {
-    fn piece(self, scores_tv: &Tensor, soft_cap: Option<f32>) -> VocabularySlice {
-        let ClassRun { first, vocabulary } = self;
-        let classes = scores_tv.shape().columns();
+    fn piece(self, soft_cap: Option<f32>) -> VocabularySlice {
+        let ClassRun { first, classes, vocabulary } = self;
         let soft_cap = soft_cap.unwrap_or(0.0);
         VocabularySlice { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
     }
 
     /// Returns the slices of the run, each with its first class in the run.
-    fn pieces(
-        self,
-        operands: &Operands,
-        settings: &Settings,
-    ) -> impl Iterator<Item = (usize, VocabularySlice)> {
-        pieces(operands.weight.shape().rows(), settings).map(move |piece| {
-            let ClassRun { first, vocabulary } = self;
+    fn pieces(self, settings: &Settings) -> impl Iterator<Item = (usize, VocabularySlice)> {
+        pieces(self.classes, settings).map(move |piece| {
+            let ClassRun { first, vocabulary, .. } = self;
             (piece.first, VocabularySlice { first: first + piece.first, vocabulary, is_last: false, ..piece })
         })
     }
@@ -41,7 +38,8 @@ impl ClassRun {
 
 /// Computes statistics of a run's `scores_tv [rows, classes]`, f32 or of a half type, into `statistics`, f32
 /// `[3, rows]`: the largest score of each row, Σ e^(score − largest), and the score of the row's target, 0 if
-/// another run has the target.
+/// another run has the target. The rows of scores may be padded
+/// ([`forward_padded`](crate::ops::linear::forward_padded)).
 ///
 /// # Errors
 /// Shapes or types that do not agree, a target outside the vocabulary (on a GPU it ends the process's use of
@@ -54,13 +52,13 @@ pub fn statistics(
     statistics: &Tensor,
 ) -> Result<()> {
     const OPERATOR: &str = "cross_entropy.statistics";
-    check_scores(OPERATOR, scores_tv, targets_t)?;
+    check_scores(OPERATOR, scores_tv, targets_t, run)?;
     check::f32s(OPERATOR, &[("statistics", statistics)])?;
     check::elements(OPERATOR, "statistics", statistics, 3 * targets_t.elements())?;
     let rows = statistics.reshape([3, targets_t.elements()])?;
     let device = scores_tv.device();
     let joined = Statistics { rows, counted: Tensor::workspace(device, OPERATOR, 0)?, weights: None };
-    let piece = run.piece(scores_tv, soft_cap);
+    let piece = run.piece(soft_cap);
     match device.backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => cpu::join(scores_tv, targets_t, &joined, piece),
@@ -69,7 +67,7 @@ pub fn statistics(
 }
 
 /// Computes [`statistics`] of a run without storing its scores: they are computed from `operands`, one slice
-/// of the vocabulary after another. The rows of the weight are the classes of the run.
+/// of the vocabulary after another. The weight has a row for each class of the run.
 pub fn statistics_of(
     operands: &Operands,
     run: ClassRun,
@@ -78,11 +76,12 @@ pub fn statistics_of(
 ) -> Result<()> {
     const OPERATOR: &str = "cross_entropy.statistics_of";
     let (x, rows) = super::check(OPERATOR, operands)?;
+    check::elements(OPERATOR, "weight", &operands.weight, run.classes * x.shape().columns())?;
     check::f32s(OPERATOR, &[("statistics", statistics)])?;
     check::elements(OPERATOR, "statistics", statistics, 3 * rows)?;
     let counted = Tensor::workspace(x.device(), OPERATOR, 0)?;
     let joined = Statistics { rows: statistics.reshape([3, rows])?, counted, weights: None };
-    super::join(OPERATOR, (&x, operands), &joined, run.pieces(operands, settings))
+    super::join(OPERATOR, (&x, operands), &joined, run.pieces(settings))
 }
 
 /// Computes the gradients of a run from `operands`, where the loss has the gradient `factor`. Returns the
@@ -98,13 +97,14 @@ pub fn gradients_of(
 ) -> Result<Option<Tensor>> {
     const OPERATOR: &str = "cross_entropy.gradients_of";
     let (x, _) = super::check(OPERATOR, operands)?;
+    check::elements(OPERATOR, "weight", &operands.weight, run.classes * x.shape().columns())?;
     check::f32s(OPERATOR, &[("factor", factor)])?;
     check::elements(OPERATOR, "factor", factor, 1)?;
     if let Some(weight) = weight {
         check::shape(OPERATOR, "weight gradient", &weight.tensor, operands.weight.shape())?;
     }
     let gradients = Gradients { statistics, settings, factor, input, weight };
-    gradients.of_pieces(OPERATOR, (&x, operands), run.pieces(operands, settings))
+    gradients.of_pieces(OPERATOR, (&x, operands), run.pieces(settings))
 }
 
 /// Merges the [`statistics`] of all runs, `parts [runs, 3, rows]` in the order of their classes. Each run has
@@ -160,10 +160,10 @@ pub fn gradient(
     factor: &Tensor,
 ) -> Result<()> {
     const OPERATOR: &str = "cross_entropy.gradient";
-    check_scores(OPERATOR, scores_tv, targets_t)?;
+    check_scores(OPERATOR, scores_tv, targets_t, run)?;
     check::f32s(OPERATOR, &[("factor", factor)])?;
     check::elements(OPERATOR, "factor", factor, 1)?;
-    let piece = run.piece(scores_tv, settings.soft_cap);
+    let piece = run.piece(settings.soft_cap);
     match scores_tv.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => cpu::gradient(scores_tv, targets_t, statistics, piece, settings, factor),
@@ -171,7 +171,8 @@ pub fn gradient(
     }
 }
 
-fn check_scores(operator: &'static str, scores_tv: &Tensor, targets_t: &Tensor) -> Result<()> {
+fn check_scores(operator: &'static str, scores_tv: &Tensor, targets_t: &Tensor, run: ClassRun) -> Result<()> {
+    padding::check(operator, "scores", scores_tv, run.classes)?;
     check::computed(operator, &[("scores", scores_tv)])?;
     check::dtype(operator, "targets", targets_t, DType::U32)?;
     check::not_empty(operator, "scores", scores_tv)?;

@@ -20,7 +20,7 @@ pub use statistics::Statistics;
 
 use super::cross_entropy::Mean;
 use super::cross_entropy::cuda::count_targets;
-use super::{Activation, GradientTarget, cast, check, linear};
+use super::{GradientTarget, cast, check, linear};
 use crate::{Result, Tensor};
 
 /// Operands of the loss.
@@ -149,7 +149,7 @@ fn join(
 ) -> Result<()> {
     for (first, piece) in pieces {
         let weight = rows_of(&operands.weight, first..first + piece.classes)?;
-        let scores = linear::forward(x, &weight, None, Activation::None)?.output;
+        let scores = linear::forward_padded(x, &weight)?;
         match x.device().backend() {
             Backend::Meta => {}
             Backend::Cpu => cpu::join(&scores, &operands.targets, statistics, piece)?,
@@ -209,8 +209,8 @@ impl Gradients<'_> {
         let targets = &operands.targets;
         let scores = match x.device().backend() {
             // The second computation does not count as the model's work.
-            Backend::Meta => linear::forward_again(x, matrix, None)?.output,
-            _ => linear::forward(x, matrix, None, Activation::None)?.output,
+            Backend::Meta => linear::forward_padded_again(x, matrix)?,
+            _ => linear::forward_padded(x, matrix)?,
         };
         match x.device().backend() {
             Backend::Meta => {}

@@ -8,14 +8,19 @@ use crate::ops::cross_entropy::IGNORED;
 use crate::ops::math::{exp, max, sum};
 use crate::ops::rows;
 
-/// Returns the sum of the rows' cross-entropies.
-pub(super) fn losses<T: Float>(logits: &[T], targets: &Targets, classes: usize, smoothing: f32) -> f64 {
+/// Returns the sum of the rows' cross-entropies. Rows of `classes` scores begin `stride` elements apart.
+pub(super) fn losses<T: Float>(
+    logits: &[T],
+    targets: &Targets,
+    [classes, stride]: [usize; 2],
+    smoothing: f32,
+) -> f64 {
     let rows = rows::per_task(classes);
     let partial = map(targets.rows.len().div_ceil(rows), |index| {
-        let logits = rows::piece(logits, index, rows * classes);
+        let logits = rows::piece(logits, index, rows * stride);
         let targets = rows::piece(&targets.rows, index, rows);
         let mut row = vec![0.0; classes];
-        let all = logits.chunks_exact(classes).zip(targets);
+        let all = logits.chunks_exact(stride).zip(targets);
         let each = |(logits, target): (&[T], &Target)| {
             row.iter_mut().zip(logits).for_each(|(x, logit)| *x = logit.to_f32());
             simd(
@@ -32,17 +37,18 @@ pub(super) fn losses<T: Float>(logits: &[T], targets: &Targets, classes: usize, 
 pub(super) fn losses_and_gradient<T: Float>(
     logits: &mut [T],
     targets: &Targets,
-    classes: usize,
+    [classes, stride]: [usize; 2],
     smoothing: f32,
     weight: f32,
 ) -> f64 {
     let rows = rows::per_task(classes);
     let mut partial = vec![0.0f64; targets.rows.len().div_ceil(rows)];
-    let pieces = logits.chunks_mut(rows * classes).zip(targets.rows.chunks(rows));
+    let pieces = logits.chunks_mut(rows * stride).zip(targets.rows.chunks(rows));
     let tasks = pieces.zip(partial.iter_mut()).collect();
     for_tasks(tasks, |((logits, targets), partial): ((&mut [T], &[Target]), &mut f64)| {
         let mut row = vec![0.0; classes];
-        for (logits, target) in logits.chunks_exact_mut(classes).zip(targets) {
+        for (logits, target) in logits.chunks_exact_mut(stride).zip(targets) {
+            let logits = &mut logits[..classes];
             if target.class == IGNORED {
                 logits.fill(T::from_f32(0.0));
                 continue;

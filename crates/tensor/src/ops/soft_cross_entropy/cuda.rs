@@ -34,7 +34,7 @@ pub(super) struct Call<'a> {
 /// Computes loss = the mean cross-entropy. With `call.gradient`, the gradient overwrites the scores.
 pub(super) fn forward(
     operator: &'static str,
-    scores: &Tensor,
+    (scores, classes): (&Tensor, usize),
     targets: &Tensor,
     call: Call<'_>,
     workspace: &Tensor,
@@ -43,7 +43,7 @@ pub(super) fn forward(
     let device = scores.device();
     let dtype = scores.dtype();
     let rows = scores.shape().rows();
-    let classes = scores.shape().columns();
+    let stride = scores.shape().columns();
     let [rows, each] = [gpu::word(operator, rows)?, gpu::word(operator, call.each)?];
     let counted = match call.mean.count {
         Some(count) => count,
@@ -58,7 +58,7 @@ pub(super) fn forward(
 
     let kernel = Function::new(&FAMILY, "soft_cross_entropy").with_dtype(dtype);
     let launch = device.kernel(kernel).write(scores).read(targets).read(counted).write(workspace);
-    let launch = launch.u32(gpu::word(operator, classes)?).u32(each);
+    let launch = launch.u32(gpu::word(operator, classes)?).u32(gpu::word(operator, stride)?).u32(each);
     let launch = launch.f32(call.smoothing).f32(call.mean.scale).u32(u32::from(call.gradient));
     let passes = if call.gradient { 4 } else { 3 };
     let launch = launch.cost(passes * scores.bytes() as u64, 8 * scores.elements() as u64);
