@@ -61,7 +61,7 @@ const CASES: &[(&str, &[&str])] = &[
             "memory.recompute=block",
         ],
     ),
-    (GPT, &["model.width=128", "precision.compute=bf16", "precision.weights=f32"]),
+    (GPT, &["model.width=128", "precision.compute=bf16", "precision.weights=f32", "model.vocabulary=1003"]),
     (
         LLAMA,
         &["model.width=256", "precision.compute=bf16", "precision.weights=f32", "memory.recompute=block"],
@@ -73,7 +73,7 @@ const CASES: &[(&str, &[&str])] = &[
     (GPT, &["train.neftune_alpha=5"]),
     (LLAMA, &["model.width=256", "train.neftune_alpha=5", "lora.rank=2", "precision.compute=bf16"]),
     (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),
-    (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "model.tied=false"]),
+    (GPT, &["model.loss_pieces=2", "model.vocabulary=1003", "model.tied=false"]),
     (GPT, &["model.width=128", "model.loss_pieces=2", "precision.compute=bf16"]),
     (LLAMA, &["model.logit_soft_cap=4.0", "model.key_value_heads=1"]),
     (LLAMA, &["model.width=256", "model.dropout=0.2", "model.qk_norm=true", "precision.compute=bf16"]),

@@ -258,7 +258,7 @@ const OPTIONS: &[Row] = &[
     (LLAMA, &["model.dropout=0.2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"], ONCE),
     (LLAMA, &["model.loss_pieces=3", "model.logit_soft_cap=4.0", "parallel.data=2"], ONCE),
     (LLAMA, &["model.loss_pieces=3", "parallel.pipeline=2", "parallel.schedule=zero-bubble"], ONCE),
-    (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "parallel.data=4", SHARDED], ONCE),
+    (GPT, &["model.loss_pieces=2", "model.vocabulary=1003", "parallel.data=4", SHARDED], ONCE),
     (GPT, &["model.logit_soft_cap=4.0", "parallel.pipeline=2", "parallel.data=2"], ONCE),
 ];
 

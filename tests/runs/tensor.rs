@@ -74,7 +74,7 @@ fn every_grid_with_four_lanes_has_one_hash() {
 const FEATURES: &[Row] = &[
     (
         GPT,
-        &["parallel.tensor_lanes=2", "model.biases=false", "model.tied=false"],
+        &["parallel.tensor_lanes=2", "model.biases=false", "model.tied=false", "model.vocabulary=1006"],
         &[&[], &[TWO], &[PIPELINE, TWO]],
     ),
     (
@@ -89,7 +89,14 @@ const FEATURES: &[Row] = &[
     ),
     (
         GPT,
-        &[LANES, "model.width=128", "model.heads=4", "precision.compute=bf16", "model.activation=relu"],
+        &[
+            LANES,
+            "model.width=128",
+            "model.heads=4",
+            "precision.compute=bf16",
+            "model.activation=relu",
+            "model.vocabulary=1004",
+        ],
         &[&[], &[TWO, PIPELINE], &[FOUR, PAIR, ZERO_3, BLOCK]],
     ),
     (
