@@ -151,8 +151,10 @@ impl Timer {
         Ok(Timer { device, noise, heat, tf32, load })
     }
 
-    fn begin(&self) -> Result<()> {
-        (0..HEATING).try_for_each(|_| self.heat.call(HEAT))?;
+    /// Begins to time calls. Steps whose calls use no tensor cores do not reach the power limit.
+    fn begin(&self, is_limited: bool) -> Result<()> {
+        let count = if is_limited { HEATING } else { 0 };
+        (0..count).try_for_each(|_| self.heat.call(HEAT))?;
         self.device.begin_profile();
         Ok(())
     }
@@ -180,7 +182,7 @@ impl Timer {
         sets[0].call(key)?;
         let first = self.end()?.first().copied().unwrap_or_default();
         let calls = ((TIMED / first.max(EVENT)) as usize).clamp(CALLS[0], CALLS[1]);
-        self.begin()?;
+        self.begin(size.tensor_core_flops() > 0.0)?;
         (0..calls).try_for_each(|call| sets[(call + 1) % sets.len()].call(key))?;
         let seconds = median(&self.end()?);
         self.add(times, size, seconds, MATMUL_LOAD);
@@ -204,7 +206,7 @@ impl Timer {
         }
         let operands = AttentionOperands::new(&self.device, case)?;
         operands.call(case)?;
-        self.begin()?;
+        self.begin(sizes.iter().any(|size| size.tensor_core_flops() > 0.0))?;
         (0..ATTENTION_CALLS).try_for_each(|_| operands.call(case))?;
         let seconds = self.end()?;
         for (index, size) in sizes.iter().enumerate() {
@@ -224,6 +226,7 @@ const HEAT: MatmulKey = MatmulKey {
     epilogue: EpilogueKind::None,
     alignment: 256,
     scaling: Scaling::None,
+    strides: [HEATING_SIZES[2], HEATING_SIZES[2], HEATING_SIZES[1]],
 };
 
 fn has(times: &BTreeMap<String, Samples>, size: &CallSize) -> bool {
