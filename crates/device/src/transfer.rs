@@ -4,9 +4,9 @@ use crate::buffer::Region;
 use crate::call_log::CopyKind;
 use crate::cuda::{Cuda, FETCH_BYTES, Fetch, PeerAddress};
 use crate::device::{Device, OnDevice};
-use crate::dtype::Element;
+use crate::dtype::{Element, Float};
 use crate::error::{DeviceError, Result};
-use crate::parallel::for_pieces;
+use crate::parallel::{CHUNK, for_pieces};
 use crate::repeat::Repeat;
 use crate::stream::StreamKind;
 use crate::work::Work;
@@ -95,12 +95,51 @@ impl Device {
         }
     }
 
+    /// Rounds `values` to another floating-point type and copies them to `target`, in one pass. `values` may
+    /// change right after the call.
+    pub fn round_from_host<T: Element + Float>(&self, values: &[f32], target: Region<'_>) -> Result<()> {
+        same_length("round_from_host", values.len() * size_of::<T>(), target.bytes)?;
+        match self.gpu_to_use()? {
+            Some(cuda) => {
+                let fill = |first: usize, part: &mut [u8]| {
+                    let rounded: &mut [T] = bytemuck::cast_slice_mut(part);
+                    T::round(&values[first / size_of::<T>()..][..rounded.len()], rounded);
+                };
+                self.fill_from_host(cuda, &fill, target, StreamKind::Compute)
+            }
+            None if self.is_meta() => {
+                self.log_copy(CopyKind::FromHost, target.bytes, StreamKind::Compute);
+                Ok(())
+            }
+            None => {
+                self.settle()?;
+                let mut rounded = target.buffer.write::<T>(target.offset, values.len())?;
+                for_pieces(&mut rounded, CHUNK, |index, piece| {
+                    T::round(&values[index * CHUNK..][..piece.len()], piece);
+                });
+                Ok(())
+            }
+        }
+    }
+
     fn upload(&self, cuda: &Cuda, bytes: &[u8], target: Region<'_>, stream: StreamKind) -> Result<()> {
+        let fill = |first: usize, part: &mut [u8]| part.copy_from_slice(&bytes[first..][..part.len()]);
+        self.fill_from_host(cuda, &fill, target, stream)
+    }
+
+    /// Copies to all of `target` what `fill(first, part)` writes from byte `first` on.
+    fn fill_from_host(
+        &self,
+        cuda: &Cuda,
+        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+        target: Region<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
         self.interrupt_capture("a copy from the host")?;
         let address = target.checked_address()?;
         let stream = cuda.streams.handle(stream);
         let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
-        let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
+        let copied = cuda.staging.borrow_mut().upload(target.bytes, fill, address, stream);
         copied.and_then(|()| timed.finish()).on(self)
     }
 

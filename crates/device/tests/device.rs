@@ -1,5 +1,7 @@
 //! Buffers, borrow rules, and the allocator's counters, on every available backend.
 
+use half::bf16;
+
 use device::{Backend, Category, Description, Device, DeviceError, DeviceOptions, Request, StreamKind};
 
 fn devices(options: &DeviceOptions) -> Vec<Device> {
@@ -175,4 +177,20 @@ fn a_device_unmaps_memory_while_another_of_the_same_gpu_captures() {
     let captured = captures.end_capture().unwrap();
     assert!(matches!(captured, device::Captured::Whole(parts) if parts.len() == 1));
     captures.synchronize().unwrap();
+}
+
+#[test]
+fn values_are_rounded_while_they_are_copied() {
+    // More than all blocks of pinned memory, and no multiple of one.
+    let values: Vec<f32> = (0..9_000_001).map(|index: i32| 0.37 * index as f32 - 1e6).collect();
+    for device in devices(&DeviceOptions::default()).iter().filter(|device| device.backend() != Backend::Meta)
+    {
+        let target = device.allocate(2 * values.len(), request()).unwrap();
+        for _ in 0..2 {
+            device.round_from_host::<bf16>(&values, target.region(0, 2 * values.len())).unwrap();
+        }
+        let mut rounded = vec![bf16::ZERO; values.len()];
+        device.copy_to_host(target.region(0, 2 * values.len()), &mut rounded).unwrap();
+        assert!(rounded.iter().zip(&values).all(|(rounded, value)| *rounded == bf16::from_f32(*value)));
+    }
 }

@@ -10,11 +10,14 @@ use cudarc::driver::{CudaContext, result, sys};
 use super::error::{Named, Result};
 use super::pinned::Pinned;
 use super::streams::{EventPool, Point};
+use crate::parallel::for_tasks;
 
 /// Bytes of one staging block.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Number of staging blocks. If all are in use, the host waits for the oldest copy.
 const BLOCKS: usize = 16;
+/// Most blocks that are filled in parallel, while the device copies the others.
+const FILLED_BLOCKS: usize = BLOCKS / 2;
 /// Maximum bytes of a value that is fetched without waiting.
 pub(crate) const FETCH_BYTES: usize = 256;
 /// Number of fetches that can be pending without a driver call, which must not happen while ranks wait for
@@ -50,18 +53,45 @@ impl Staging {
         Ok(block)
     }
 
-    /// Enqueues a copy of `values` to `address`. `values` may change right after the call.
-    pub(crate) fn upload(&mut self, values: &[u8], address: u64, stream: sys::CUstream) -> Result<()> {
-        let events = Rc::clone(&self.events);
-        for (index, values) in values.chunks(BLOCK_BYTES).enumerate() {
-            let block = self.next()?;
-            block.memory.slice_mut()[..values.len()].copy_from_slice(values);
-            let source = &block.memory.slice()[..values.len()];
-            let target = address + (index * BLOCK_BYTES) as u64;
-            // SAFETY: the target was checked to be inside a live buffer; the source is not changed before
-            // `busy` is done.
-            unsafe { result::memcpy_htod_async(target, source, stream) }.named("cuMemcpyHtoDAsync")?;
-            block.busy = Some(events.record(stream)?);
+    /// Enqueues a copy of `bytes` bytes to `address`. `fill(first, part)` writes the bytes from `first` on,
+    /// for several parts in parallel, and is not called after this call.
+    pub(crate) fn upload(
+        &mut self,
+        bytes: usize,
+        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+        address: u64,
+        stream: sys::CUstream,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let left = (bytes - done).div_ceil(BLOCK_BYTES);
+            let count = left.min(FILLED_BLOCKS).min(BLOCKS - self.next);
+            let blocks = &mut self.blocks[self.next..][..count];
+            self.next = (self.next + count) % BLOCKS;
+            for block in &mut *blocks {
+                if let Some(busy) = block.busy.take() {
+                    busy.wait()?;
+                }
+            }
+            let parts = |index: usize| {
+                let first = done + index * BLOCK_BYTES;
+                first..bytes.min(first + BLOCK_BYTES)
+            };
+            let tasks = blocks.iter_mut().enumerate().map(|(index, block)| {
+                let part = parts(index);
+                (part.start, &mut block.memory.slice_mut()[..part.len()])
+            });
+            for_tasks(tasks.collect(), |(first, part)| fill(first, part));
+            for (index, block) in blocks.iter_mut().enumerate() {
+                let part = parts(index);
+                let source = &block.memory.slice()[..part.len()];
+                let target = address + part.start as u64;
+                // SAFETY: the target was checked to be inside a live buffer; the source is not changed
+                // before `busy` is done.
+                unsafe { result::memcpy_htod_async(target, source, stream) }.named("cuMemcpyHtoDAsync")?;
+                block.busy = Some(self.events.record(stream)?);
+            }
+            done += count * BLOCK_BYTES;
         }
         Ok(())
     }

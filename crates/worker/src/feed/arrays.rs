@@ -1,8 +1,7 @@
 //! Copies arrays of micro-batches to tensors.
 
 use data::{ArrayShape, HostArray, HostData, HostType};
-use device::parallel::{CHUNK, for_pieces};
-use device::{Category, DType, Device, Float, Region, StreamKind, dispatch};
+use device::{Category, DType, Device, Region, StreamKind, dispatch};
 use tensor::{Shape, Tensor};
 
 use crate::error::{Result, WorkerError};
@@ -29,7 +28,7 @@ pub(crate) fn fill(device: &Device, array: &HostArray, dtype: DType, to: Region<
         HostData::F32(values) if dtype == DType::F32 => device.copy_from_host(values, to)?,
         HostData::F32(values) => dispatch!(
             dtype,
-            T => device.copy_from_host(&rounded::<T>(values), to)?,
+            T => device.round_from_host::<T>(values, to)?,
             _ => device.copy_from_host(values, to)?,
         ),
         HostData::Shape(_) => device.log_copy_from_host(to.bytes, StreamKind::Compute),
@@ -43,15 +42,6 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
     let tensor = allocate(device, &shape, dtype)?;
     fill(device, array, dtype, tensor.region())?;
     Ok(tensor)
-}
-
-/// Rounds values to another floating-point type.
-fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
-    let mut rounded = vec![T::from_f32(0.0); values.len()];
-    for_pieces(&mut rounded, CHUNK, |index, piece| {
-        T::round(&values[index * CHUNK..][..piece.len()], piece);
-    });
-    rounded
 }
 
 /// Converts the extents of a host array to a tensor shape.
