@@ -165,6 +165,15 @@ pub(crate) const LAYER_EMBEDDINGS: &[&str] = &[
     "model.norm_position=both",
 ];
 
+/// Last layers that use keys and values of the first ones, as in Gemma 4.
+pub(crate) const SHARED_KEYS: &[&str] = &[
+    "model.window=20",
+    "model.layer_types=['sliding_attention', 'full_attention']",
+    "model.shared_layers=2",
+    "model.shared_layers_feed_forward=48",
+    "train.steps=2",
+];
+
 /// Overrides of [`LLAMA`] as in OLMo, SmolLM, Phi and Granite: windows in three of four layers, norms after
 /// branches and over all heads, layers without positions, partial rotation, biases and multipliers; and
 /// values wider than keys.

@@ -5,7 +5,7 @@ use super::{
     check_on_devices,
 };
 use crate::common::runs::{
-    ADAPTED_LATENTS, LATENTS, LAYER_EMBEDDINGS, LLAMA, PARALLEL_BRANCHES, WINDOWS_AND_CAPS,
+    ADAPTED_LATENTS, LATENTS, LAYER_EMBEDDINGS, LLAMA, PARALLEL_BRANCHES, SHARED_KEYS, WINDOWS_AND_CAPS,
     WINDOWS_AND_FACTORS, WITHOUT_GATES,
 };
 
@@ -137,12 +137,47 @@ fn options_of_relatives_have_equal_bits() {
         (LLAMA, &[WITHOUT_GATES, &two, &context].concat(), ONCE),
         (LLAMA, PARALLEL_BRANCHES, &[&[], &["parallel.pipeline=2", "parallel.data=2", BLOCK, SHARDED]]),
         (LLAMA, &[PARALLEL_BRANCHES, &two, &["parallel.data=2", ZERO_3]].concat(), ONCE),
-        (LLAMA, LAYER_EMBEDDINGS, &[&[], &["parallel.data=2", BLOCK, SHARDED], &["parallel.data=3", ZERO_3]]),
+        (
+            LLAMA,
+            LAYER_EMBEDDINGS,
+            &[
+                &[],
+                &["parallel.data=2", BLOCK, SHARDED],
+                &["parallel.data=3", ZERO_3],
+                &["parallel.pipeline=4", ZERO_BUBBLE],
+                &["parallel.pipeline=2", "parallel.data=2", BLOCK, ZERO_3],
+            ],
+        ),
         (
             LLAMA,
             &[LAYER_EMBEDDINGS, &["parallel.tensor_lanes=2"]].concat(),
-            &[&[], &["parallel.tensor=2", BLOCK]],
+            &[&[], &["parallel.tensor=2", "parallel.pipeline=2", BLOCK]],
         ),
         (LLAMA, &[LAYER_EMBEDDINGS, &two, &context].concat(), ONCE),
+    ]);
+    // Keys and values cross every cut.
+    let shared = [LAYER_EMBEDDINGS, SHARED_KEYS].concat();
+    let half = ["precision.compute=bf16", "precision.weights=f32", "model.head_width=32"];
+    check(&[
+        (
+            LLAMA,
+            &shared,
+            &[
+                &[],
+                &["parallel.pipeline=4"],
+                &["parallel.pipeline=2", INTERLEAVED, "parallel.data=2", ZERO_3],
+                &["parallel.pipeline=2", ZERO_BUBBLE],
+                &["parallel.pipeline=2", GPIPE, "parallel.data=2", SHARDED],
+            ],
+        ),
+        (
+            LLAMA,
+            &[&shared[..], &["parallel.tensor_lanes=2", "parallel.context_lanes=4"]].concat(),
+            &[
+                &["parallel.pipeline=4"],
+                &["parallel.tensor=2", "parallel.context=2", "parallel.pipeline=2", ZERO_BUBBLE],
+            ],
+        ),
+        (LLAMA, &[SHARED_KEYS, &half].concat(), &[&[], &["parallel.pipeline=4"]]),
     ]);
 }

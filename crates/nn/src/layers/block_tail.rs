@@ -19,7 +19,7 @@ pub(super) struct BlockTail {
 /// Sizes of a [`BlockTail`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockTailSizes {
-    /// Index of the layer in the model.
+    /// Index of the layer in its stage.
     pub(super) index: usize,
     /// Width of the stream.
     pub(super) width: usize,
@@ -83,7 +83,8 @@ impl BlockTail {
     pub(super) fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
         let (mut stream, inputs) = stream.split_inputs();
         if let Some(layer) = &self.input {
-            let missing = || NnError::Sizes(format!("layer {} has no embedding of its own", layer.index));
+            let missing =
+                || NnError::Sizes(format!("layer {} of a stage has no embedding of its own", layer.index));
             let own_bld = inputs.get(layer.index).ok_or_else(missing)?;
             let (sum_bld, x_bld) = stream.sum(tape)?;
             let branch_bld = within(tape, "per_layer_input", || layer.forward(tape, x_bld, own_bld))?;

@@ -52,12 +52,12 @@ impl LayerEmbeddings {
         })
     }
 
-    /// Returns the embeddings of each layer, `[batch, time, width]`, from u32 tokens `[batch, time]` and the
-    /// first layer's input.
+    /// Returns the embeddings of all layers, `[batch, time, layers · width]`, from u32 tokens `[batch, time]`
+    /// and the first layer's input.
     ///
     /// # Errors
     /// A shape differs, or memory is exhausted.
-    pub fn forward(&self, tape: &Tape, tokens_bl: &Tensor, x_bld: Var) -> Result<Vec<Var>> {
+    pub fn forward(&self, tape: &Tape, tokens_bl: &Tensor, x_bld: Var) -> Result<Var> {
         within(tape, "per_layer_inputs", || {
             let [layers, width] = self.sizes;
             let rows_blc = self.table_scale.forward(tape, self.table.forward(tape, tokens_bl)?)?;
@@ -70,9 +70,7 @@ impl LayerEmbeddings {
                 Ok::<_, NnError>(ops::reshape(tape, x, shape)?)
             })?;
             let sum_blc = ops::add(tape, normed_blc, rows_blc)?;
-            let sum_blc = Multiplier::new(0.5_f64.sqrt()).forward(tape, sum_blc)?;
-            let axis = sum_blc.tensor().shape().dims().len() - 1;
-            Ok(ops::split(tape, sum_blc, axis, &vec![width; layers])?)
+            Multiplier::new(0.5_f64.sqrt()).forward(tape, sum_blc)
         })
     }
 }

@@ -114,6 +114,8 @@ pub struct LlamaBlockSizes {
     pub keys_as_values: bool,
     /// Width of the layer's embeddings of tokens; 0 for none.
     pub layer_embedding: usize,
+    /// Index of the first layer of the stage.
+    pub first_layer: usize,
     /// Whether the block's result has a factor.
     pub has_factor: bool,
     /// Factor of both branches.
@@ -165,7 +167,7 @@ impl LlamaBlock {
         });
         let feed_forward = feed_forward.transpose()?;
         let tail = BlockTailSizes {
-            index,
+            index: index.saturating_sub(sizes.first_layer),
             width: sizes.width,
             embedding: sizes.layer_embedding,
             has_factor: sizes.has_factor,

@@ -26,7 +26,7 @@ pub trait Norm {
 pub struct Residual {
     sum: Var,
     branch: Option<Var>,
-    /// Embeddings of the tokens for each layer; empty without such embeddings.
+    /// Embeddings of the tokens for each layer of the stage; empty without such embeddings.
     inputs: Vec<Var>,
 }
 

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use autograd::{BlockIndex, Tape, Var, Weight, ops};
+use autograd::{BlockIndex, Placement, Tape, Var, Weight, map, ops};
+use collective::Axis;
 use tensor::ops::attention::Heads;
 
 use crate::error::{NnError, Result};
+use crate::shards::Shards;
 
 /// Index of the column dimension in `[batch, time, columns]`.
 const COLUMNS: usize = 2;
@@ -54,9 +56,61 @@ impl SharedKeyValues {
             true => self.0.borrow_mut().remove(&index),
             false => self.0.borrow().get(&index).cloned(),
         };
-        let missing = || NnError::Sizes("a layer shares keys and values that no layer computed".to_owned());
         Ok(ops::concatenate(tape, &[queries_blc, kept.ok_or_else(missing)?], COLUMNS)?)
     }
+
+    /// Keeps the keys and values of an earlier stage, whose `rows` are divided like the residual stream.
+    /// `columns` are those of one shard, and `time` is the number of positions of a sequence or piece.
+    pub(super) fn arrive(
+        &self,
+        tape: &Tape,
+        rows: Var,
+        (shards, columns, time): (Shards, usize, usize),
+    ) -> Result<()> {
+        map(tape, [rows], |block, [rows]| {
+            let shape = rows.tensor().shape();
+            let rows = rows.with_placement(Axis::Tensor, Placement::Replicate);
+            let parts = match shards.is_divided() {
+                true => {
+                    let all = columns * shards.here;
+                    let all_blc =
+                        ops::reshape(tape, rows.clone(), [shape.elements() / (time * all), time, all])?;
+                    ops::split(tape, all_blc, COLUMNS, &vec![columns; shards.here])?
+                }
+                false => vec![rows.clone()],
+            };
+            let indexed = parts.into_iter().enumerate().map(|(shard, part)| ((shard, block.piece), part));
+            self.0.borrow_mut().extend(indexed);
+            Ok::<_, NnError>(rows)
+        })?;
+        Ok(())
+    }
+
+    /// Removes the keys and values of a piece, and returns them as further columns of `rows`, the piece's
+    /// local rows of the residual stream.
+    pub(super) fn leave(&self, tape: &Tape, piece: Option<usize>, rows: &Var) -> Result<Var> {
+        let shards: Vec<Var> = {
+            let mut kept = self.0.borrow_mut();
+            let of_piece: Vec<Index> = kept.keys().filter(|index| index.1 == piece).copied().collect();
+            of_piece.iter().filter_map(|index| kept.remove(index)).collect()
+        };
+        let all_blc = match &shards[..] {
+            [] => return Err(missing()),
+            [one] => one.clone(),
+            _ => ops::concatenate(tape, &shards, COLUMNS)?,
+        };
+        let of_rows = rows.tensor().shape();
+        let columns = all_blc.tensor().shape().elements() / of_rows.rows();
+        let all_blc = all_blc.with_placement(Axis::Tensor, rows.placement(Axis::Tensor));
+        Ok(match *of_rows.dims() {
+            [batch, time, _] => ops::reshape(tape, all_blc, [batch, time, columns])?,
+            _ => ops::reshape(tape, all_blc, [of_rows.rows(), columns])?,
+        })
+    }
+}
+
+fn missing() -> NnError {
+    NnError::Sizes("a layer shares keys and values that no layer computed".to_owned())
 }
 
 /// Normalises every head of `queries_blc`.

@@ -7,12 +7,13 @@ use tensor::Tensor;
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::layers::{
-    Dropout, Embedding, Layer, LayerEmbeddings, Linear, Multiplier, Norm, PredictionModule, Residual, Stack,
-    Stream, TokenHead,
+    CarriedColumns, Dropout, Embedding, Layer, LayerEmbeddings, Linear, Multiplier, Norm, PredictionModule,
+    Residual, Stack, StageEmbeddings, Stream, TokenHead,
 };
 use crate::model::{Input, Model, Stage};
 use crate::parameters::{ParameterRole, Parameters, PredictionModules};
 use crate::recompute::Recompute;
+use crate::shards::Shards;
 use crate::width_scaling::WidthScaling;
 
 /// Expected input of the first stage, in errors; [`OUTPUT`] is the other stages'.
@@ -30,8 +31,10 @@ pub struct Decoder<B, N> {
     embedding: Option<(Embedding, Multiplier, Dropout)>,
     /// Norm of the embeddings, if any.
     embedding_norm: Option<N>,
-    /// Embeddings of tokens for each layer, if any.
+    /// Embeddings of tokens for each layer, on the first stage, if any.
     layer_embeddings: Option<LayerEmbeddings>,
+    /// Columns that stages send beside the residual stream, if any.
+    carried: Option<CarriedColumns>,
     blocks: Stack<B>,
     head: Option<Head<N>>,
     /// Modules that predict later tokens, on the last stage, and the weight of each module's loss.
@@ -131,6 +134,7 @@ impl<B, N> Decoder<B, N> {
             embedding,
             embedding_norm: None,
             layer_embeddings: None,
+            carried: None,
             blocks,
             head,
             modules: (Vec::new(), 0.0),
@@ -138,9 +142,14 @@ impl<B, N> Decoder<B, N> {
         })
     }
 
-    /// Adds embeddings of tokens for each layer.
-    pub(super) fn with_layer_embeddings(self, embeddings: Option<LayerEmbeddings>) -> Self {
-        Decoder { layer_embeddings: embeddings, ..self }
+    /// Shards of the layers.
+    pub(super) fn shards(&self) -> Shards {
+        self.parameters.shards()
+    }
+
+    /// Adds embeddings of tokens for each layer, and columns that stages send beside the residual stream.
+    pub(super) fn with_carried(self, embeddings: Option<LayerEmbeddings>, carried: CarriedColumns) -> Self {
+        Decoder { layer_embeddings: embeddings, carried: Some(carried), ..self }
     }
 
     /// Normalises embeddings by a norm without parameters, made by `norm`, before the first block.
@@ -274,8 +283,34 @@ where
     B: Layer<Stream = Residual> + 'static,
     N: Norm,
 {
+    /// Computes the stage's input: the stream before the blocks, and the embeddings for each layer.
+    fn start(&self, tape: &Tape, input: Input) -> Result<(Var, StageEmbeddings)> {
+        match (&self.embedding, input) {
+            (Some(_), Input::Batch(tokens)) => {
+                let start = self.embed(tape, &tokens)?;
+                let embeddings = match (&self.layer_embeddings, &self.carried) {
+                    (Some(embeddings), Some(carried)) => {
+                        let all = embeddings.forward(tape, &tokens, start.clone())?;
+                        carried.split_embeddings(tape, all)?
+                    }
+                    _ => StageEmbeddings::default(),
+                };
+                Ok((start, embeddings))
+            }
+            (None, Input::Hidden(hidden)) => {
+                let hidden = self.arrived(tape, hidden);
+                match &self.carried {
+                    Some(carried) => carried.open(tape, hidden, self.piece_time(tape)),
+                    None => Ok((hidden, StageEmbeddings::default())),
+                }
+            }
+            (Some(_), Input::Hidden(_)) => Err(NnError::StageInput { expected: TOKENS }),
+            (None, Input::Batch(_)) => Err(NnError::StageInput { expected: OUTPUT }),
+        }
+    }
+
     /// Converts the stream after the blocks to the stage's output.
-    fn finish(&self, tape: &Tape, stream: Residual) -> Result<Var> {
+    fn finish(&self, tape: &Tape, stream: Residual, later: Option<Var>) -> Result<Var> {
         match &self.head {
             Some(head) if !tape.pass().fills_cache() => {
                 let (sum, normalised) = stream.normalise(tape, &head.norm)?;
@@ -285,7 +320,13 @@ where
                 }
                 head.scale.forward(tape, normalised)
             }
-            _ => stream.close(tape),
+            _ => {
+                let stream = stream.close(tape)?;
+                match &self.carried {
+                    Some(carried) => carried.close(tape, stream, later),
+                    None => Ok(stream),
+                }
+            }
         }
     }
 
@@ -318,8 +359,13 @@ where
         if !self.parameters.shards_rows() || tape.pass().cache.is_some() {
             return hidden;
         }
-        let time = self.context / tape.pieces().map_or(1, |pieces| pieces.all);
+        let time = self.piece_time(tape);
         hidden.with_placement(Axis::Tensor, Placement::Shard(Dimension::Rows { time }))
+    }
+
+    /// Number of positions of a sequence, or of a piece of it.
+    fn piece_time(&self, tape: &Tape) -> usize {
+        self.context / tape.pieces().map_or(1, |pieces| pieces.all)
     }
 }
 
@@ -333,23 +379,9 @@ where
     }
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let start = match (&self.embedding, input) {
-            (Some(_), Input::Batch(tokens)) => {
-                let start = self.embed(tape, &tokens)?;
-                match &self.layer_embeddings {
-                    Some(embeddings) => {
-                        let inputs = embeddings.forward(tape, &tokens, start.clone())?;
-                        Residual::new(start).with_inputs(inputs)
-                    }
-                    None => Residual::new(start),
-                }
-            }
-            (None, Input::Hidden(hidden)) => Residual::new(self.arrived(tape, hidden)),
-            (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: TOKENS }),
-            (None, Input::Batch(_)) => return Err(NnError::StageInput { expected: OUTPUT }),
-        };
-        let stream = self.blocks.forward(tape, start)?;
-        self.finish(tape, stream)
+        let (start, embeddings) = self.start(tape, input)?;
+        let stream = self.blocks.forward(tape, Residual::new(start).with_inputs(embeddings.own))?;
+        self.finish(tape, stream, embeddings.later)
     }
 
     fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {

@@ -42,6 +42,7 @@ impl LlamaSizes {
             value_norm: self.value_norm,
             keys_as_values: self.uses_keys_as_values(layer),
             layer_embedding: self.layer_embedding_width,
+            first_layer: 0,
             has_factor: self.layer_factors,
             residual_scale: self.residual_scale,
             mixer_scales: self.mixer_factors(),

@@ -4,11 +4,11 @@
 use device::Device;
 
 use super::sizes::LlamaSizes;
-use crate::error::{NnError, Result};
+use crate::error::Result;
 use crate::init::Init;
 use crate::layers::{
-    Activation, BlockNorm, Embedding, LayerEmbeddings, Linear, LlamaBlock, NormOptions, RotaryPositions,
-    RotaryTable, SharedKeyValues,
+    Activation, BlockNorm, Embedding, LayerEmbeddings, Linear, LlamaBlock, LlamaBlockSizes, NormOptions,
+    RotaryPositions, RotaryTable, SharedKeyValues,
 };
 use crate::model::Stage;
 use crate::models::decoder::{self, Decoder, Ends};
@@ -24,13 +24,6 @@ impl Llama {
     /// # Errors
     /// No model can have these sizes, or memory is exhausted.
     pub fn new(parameters: Parameters, sizes: &LlamaSizes, stage: &Stage) -> Result<Self> {
-        if sizes.shared_layers > 0 && !(stage.is_first() && stage.is_last()) {
-            let text = format!(
-                "model.shared_layers = {} has no pipeline stages: layers use keys and values of others",
-                sizes.shared_layers
-            );
-            return Err(NnError::Sizes(text));
-        }
         let inits = decoder::initial(sizes.all_branches(), sizes.scaling_by_width());
         let padding = sizes.padding_tokens.first().map(|token| *token as u32);
         let mut embeddings = None;
@@ -42,14 +35,16 @@ impl Llama {
                     true => tables.positions(parameters.device(), sizes, index)?,
                     false => RotaryPositions::default(),
                 };
-                LlamaBlock::new(parameters, index, sizes.block(index), positions, inits)
+                let block = LlamaBlockSizes { first_layer: stage.layers.start, ..sizes.block(index) };
+                LlamaBlock::new(parameters, index, block, positions, inits)
             };
             stage.layers.clone().map(block).collect()
         };
         let norm = |parameters: &mut Parameters| sizes.norms().norm(parameters, "model.norm", sizes.width);
         let embedding = |_: &mut Parameters, embedding: Embedding| Ok(embedding.with_padding(padding));
         let decoder = Decoder::build(parameters, sizes.ends(), stage, embedding, blocks, norm)?;
-        let decoder = decoder.with_layer_embeddings(embeddings);
+        let carried = sizes.carried(stage, &tables.shared, decoder.shards());
+        let decoder = decoder.with_carried(embeddings, carried);
         let decoder = decoder.with_modules(sizes.ends(), stage, |parameters, index| {
             sizes.module(parameters, index, &mut tables, inits)
         })?;
@@ -151,7 +146,7 @@ impl LlamaSizes {
         Ok((name, before, projection, block, norm))
     }
 
-    /// Creates the embeddings of tokens for each layer; `None` if the model has none.
+    /// Creates the embeddings of tokens for each layer on the first stage; `None` if the model has none.
     fn layer_embeddings(
         &self,
         parameters: &mut Parameters,
@@ -159,15 +154,8 @@ impl LlamaSizes {
         padding: Option<u32>,
     ) -> Result<Option<LayerEmbeddings>> {
         let width = self.layer_embedding_width;
-        if width == 0 {
+        if width == 0 || !stage.is_first() {
             return Ok(None);
-        }
-        if !(stage.is_first() && stage.is_last()) {
-            let text = format!(
-                "model.layer_embedding_width = {width} has no pipeline stages: its embeddings are computed by \
-                 the first stage alone"
-            );
-            return Err(NnError::Sizes(text));
         }
         let sizes = [self.vocabulary, self.width];
         let layers = [self.layers, width];

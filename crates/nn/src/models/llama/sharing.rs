@@ -3,7 +3,9 @@
 use keys::RawValues;
 
 use super::sizes::LlamaSizes;
-use crate::layers::{KeyValueRole, QkNormSpan};
+use crate::layers::{CarriedColumns, CarriedKeyValues, KeyValueRole, QkNormSpan, SharedKeyValues};
+use crate::model::Stage;
+use crate::shards::Shards;
 
 impl LlamaSizes {
     /// Returns whether `layer` uses keys and values of an earlier layer.
@@ -28,6 +30,42 @@ impl LlamaSizes {
             }
             None => readers(layer).next().map(|_| KeyValueRole::Source),
         }
+    }
+
+    /// Returns the columns that `stage` receives and sends beside the residual stream. `shared` are the keys
+    /// and values of layers without a window, and of layers with one.
+    pub(super) fn carried(
+        &self,
+        stage: &Stage,
+        shared: &[SharedKeyValues; 2],
+        shards: Shards,
+    ) -> CarriedColumns {
+        let crossing = |cut: usize| {
+            let both = [false, true].into_iter().zip(shared);
+            both.filter_map(|(is_windowed, values)| {
+                let columns = self.columns_across(cut, is_windowed)?;
+                let is_half = !(self.qk_norm || self.value_norm);
+                Some(CarriedKeyValues { values: values.clone(), columns, is_half })
+            })
+            .collect()
+        };
+        CarriedColumns {
+            width: self.width,
+            embedding: self.layer_embedding_width,
+            layers: [stage.layers.len(), self.layers - stage.layers.end],
+            arriving: crossing(stage.layers.start),
+            leaving: crossing(stage.layers.end),
+            shards,
+        }
+    }
+
+    /// Returns the number of columns of the keys and values that a layer before `cut` computes, and layers
+    /// of the same type from `cut` on use; `None` if there are none.
+    fn columns_across(&self, cut: usize, is_windowed: bool) -> Option<usize> {
+        let mut readers = (cut..self.layers).filter(|layer| self.is_windowed(*layer) == is_windowed);
+        let source = readers.find_map(|reader| self.source_of(reader)).filter(|source| *source < cut)?;
+        let [_, keys, values] = self.heads_of(source).groups_of_columns();
+        Some(keys + values)
     }
 
     /// Returns the hidden width of the feed-forward layers of `layer`.
