@@ -19,6 +19,7 @@ pub(crate) const MODELS: &[&str] = &[
     "families/gemma2",
     "families/gemma3",
     "families/gemma4",
+    "families/gemma4-shared",
     "families/glm4-moe",
     "families/glm4-moe-lite",
     "families/gpt-oss",
@@ -73,6 +74,9 @@ pub(crate) const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4
 
 /// A model whose layers cannot be divided, because it has one key and value head.
 pub(crate) const WHOLE: &str = "models/qwen2";
+
+/// A model whose stages send keys, values and embeddings beside the residual stream.
+pub(crate) const CARRIED: &str = "families/gemma4-shared";
 
 /// Models with experts or latents, which GPUs do not support yet.
 pub(crate) const ON_HOSTS: [&str; 13] = [

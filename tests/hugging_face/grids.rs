@@ -1,6 +1,6 @@
 //! Grids on which the recorded models must have equal bits.
 
-use crate::families::{MODELS, ONE_GROUP, RECURRENT, WHOLE, is_on_all_grids};
+use crate::families::{CARRIED, MODELS, ONE_GROUP, RECURRENT, WHOLE, is_on_all_grids};
 
 pub(super) const GRIDS: &[&[&str]] = &[
     &[],
@@ -49,6 +49,10 @@ pub(super) fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'stat
             if !ONE_GROUP.contains(name) {
                 all.push((*name, &RECURRENT_GRIDS[4..]));
             }
+            continue;
+        }
+        if *name == CARRIED && !is_on_all_grids(name) {
+            all.extend([(*name, &GRIDS[..1]), (*name, &GRIDS[3..]), (*name, &FEW_GRIDS[1..])]);
             continue;
         }
         match (is_on_all_grids(name), *name == WHOLE) {

@@ -26,13 +26,27 @@ use run::{RunError, Startup};
 use serde_json::Value;
 use worker::DeviceChoice;
 
-/// Mixtures in which rounding in f32 changes a choice of experts, and the number of steps before that on any
-/// grid.
-const CHOICES: [(&str, usize); 2] = [("families/qwen3-next", 5), ("families/qwen3.5-moe", 1)];
+/// Models in which rounding grows, and the number of steps whose losses are compared with transformers'.
+///
+/// Transformers' own losses in float64 depart as much from these steps on:
+///
+/// * Gemma 4: with weights moved by 6e-8 of their size, half a unit of the last bit in f32, the tenth loss
+///   moves by up to 4.5e-4; with layers that share keys and values, the eighth moves by up to 5.3e-4.
+/// * Qwen3-Next: with weights moved by 1e-10 of their size, a choice of experts changes, and the sixth loss
+///   moves by 3.8e-4.
+/// * Qwen3.5's mixture: one weight of the first convolution has a gradient of 2e-6, where others have 0.17
+///   and rounding 1e-6. AdamW moves it by 1e-3 in the direction of its sign. The other direction changes
+///   choices of experts, and the second loss by 2.6e-4.
+const ROUNDING: [(&str, usize); 4] = [
+    ("families/gemma4", 7),
+    ("families/gemma4-shared", 5),
+    ("families/qwen3-next", 5),
+    ("families/qwen3.5-moe", 1),
+];
 
 /// Returns the number of steps whose losses are compared with transformers.
 fn compared_steps(name: &str) -> usize {
-    CHOICES.iter().find(|(other, _)| *other == name).map_or(10, |(_, steps)| *steps)
+    ROUNDING.iter().find(|(other, _)| *other == name).map_or(10, |(_, steps)| *steps)
 }
 
 fn expected(name: &str) -> Value {
@@ -74,9 +88,12 @@ compute = "f32"
 }
 
 /// Returns the largest relative error of the loss of a step in ten steps of AdamW.
-fn most_error(name: &str) -> f64 {
-    // The loss of the tenth step of this model moves by as much if one weight moves by one bit.
-    if name == "families/gemma4" { 1e-3 } else { 1e-4 }
+fn most_error(name: &str, step: usize) -> f64 {
+    match step {
+        0 => 2e-6,
+        _ if step < compared_steps(name) => 1e-4,
+        _ => 2e-2,
+    }
 }
 
 fn near(actual: f64, expected: &Value, tolerance: f64) -> bool {
@@ -128,10 +145,9 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             let steps = if grid.is_empty() { "train.steps=10" } else { "train.steps=3" };
             let sets: Vec<&str> = sets.iter().map(String::as_str).chain([steps]).collect();
             let report = train_in(&run_dir, config(&ten_steps(name), &sets), device).unwrap();
-            for (step, loss) in report.summary.losses.iter().take(compared_steps(name)).enumerate() {
-                let error = if step == 0 { 2e-6 } else { most_error(name) };
+            for (step, loss) in report.summary.losses.iter().enumerate() {
                 assert!(
-                    near(f64::from(*loss), &expected["adamw"]["losses"][step], error),
+                    near(f64::from(*loss), &expected["adamw"]["losses"][step], most_error(name, step)),
                     "{name} {sets:?}: step {step}: {loss}"
                 );
             }
@@ -269,16 +285,6 @@ fn changed(name: &str, to: &Path, key: &str, value: Value) {
     let mut config: Value = serde_json::from_slice(&fs::read(to.join("config.json")).unwrap()).unwrap();
     config[key] = value;
     fs::write(to.join("config.json"), config.to_string()).unwrap();
-}
-
-#[test]
-fn a_model_with_embeddings_for_each_layer_has_no_pipeline() {
-    let directory = tempfile::tempdir().unwrap();
-    let config = config(&ten_steps("families/gemma4"), &["parallel.pipeline=2"]);
-    let refused = train_in(&directory.path().join("run"), config, DeviceChoice::Cpu).unwrap_err();
-    let message = refused.to_string();
-    assert!(message.contains("model.layer_embedding_width = 16 has no pipeline stages"), "{message}");
-    assert_eq!(refused.exit_status(), 2);
 }
 
 #[test]

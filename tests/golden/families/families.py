@@ -38,6 +38,14 @@ MADE = {
         **{**COMMON, "num_key_value_heads": 4}, q_lora_rank=40, kv_lora_rank=32, qk_nope_head_dim=32,
         qk_rope_head_dim=16, v_head_dim=24, first_k_dense_replace=2, num_mtp_layers=0, rope_parameters={
             **YARN, "attention_factor": None, "mscale": 0.8, "mscale_all_dim": 0.5}),
+    # The last two layers use the keys and values of the third and of the second, across any cut after it.
+    "gemma4-shared": lambda: transformers.Gemma4TextConfig(
+        **{**COMMON, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 5,
+           "num_key_value_heads": 4}, head_dim=8, global_head_dim=16, num_global_key_value_heads=2,
+        attention_k_eq_v=True, sliding_window=24, vocab_size_per_layer_input=256, hidden_size_per_layer_input=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                     "full_attention"], num_kv_shared_layers=2, use_double_wide_mlp=True,
+        final_logit_softcapping=12.0, tie_word_embeddings=True),
 }
 # The frequencies of longrope change while a text grows.
 WITHOUT_TEXTS = ["phi4"]
