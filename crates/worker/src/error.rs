@@ -137,7 +137,11 @@ impl WorkerError {
         match self {
             WorkerError::Data { .. } | WorkerError::Refused(_) => 2,
             WorkerError::Checkpoint(_) | WorkerError::Pretrained(_) => 2,
-            WorkerError::Model(error) if error.is_refused() => 2,
+            WorkerError::Model(error) | WorkerError::Parallel(ParallelError::Model(error))
+                if error.is_refused() =>
+            {
+                2
+            }
             WorkerError::Telemetry(error) if error.is_refused() => 2,
             _ => 1,
         }
@@ -157,7 +161,9 @@ impl WorkerError {
     pub fn is_refused(&self) -> bool {
         match self {
             WorkerError::Refused(_) => true,
-            WorkerError::Model(error) => error.is_refused(),
+            WorkerError::Model(error) | WorkerError::Parallel(ParallelError::Model(error)) => {
+                error.is_refused()
+            }
             _ => false,
         }
     }

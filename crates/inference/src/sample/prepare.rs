@@ -102,6 +102,11 @@ pub(super) fn with_whole_sequences(mut config: RunConfig) -> RunConfig {
 /// f32. A model without a cache keeps its context, on which its buffers may depend.
 pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) -> Result<Setup> {
     let caches = config.model.cached_heads().is_some();
+    // Ranks divide the rows that a stage sends in training.
+    let context = match config.stages() {
+        1 => context,
+        _ => context.next_multiple_of(config.parallel.layer_shards().all),
+    };
     let shorter = match caches && config.model.examples().units() != context {
         true => config.with(&config.model.with_context(context)),
         false => Ok(config.clone()),
