@@ -131,6 +131,7 @@ fn absent_settings_have_the_values_of_the_family() {
             for key in ["layers_block_type", "layer_norm_epsilon", "time_step_limit", "mlp_hidden_act"] {
                 config.remove(key);
             }
+            config.remove("time_step_min");
             config.insert("hybrid_override_pattern".to_owned(), json!("ME*-M"));
             config.insert("num_hidden_layers".to_owned(), json!(52));
             config.insert("norm_eps".to_owned(), json!(1e-5));
@@ -138,9 +139,12 @@ fn absent_settings_have_the_values_of_the_family() {
             config.insert("partial_rotary_factor".to_owned(), json!(1.0));
         }),
         ("families/nemotron-h", |config| {
-            for (older, newer) in
-                [("mamba_n_groups", "n_groups"), ("mamba_d_conv", "conv_kernel"), ("mamba_dt_limit", "")]
-            {
+            for (older, newer) in [
+                ("mamba_n_groups", "n_groups"),
+                ("mamba_d_conv", "conv_kernel"),
+                ("mamba_dt_min", "time_step_min"),
+                ("mamba_dt_limit", ""),
+            ] {
                 let value = config.remove(newer).unwrap_or_else(|| json!([0.0, "inf"]));
                 config.insert(older.to_owned(), value);
             }

@@ -136,8 +136,8 @@ fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
         return Err(format!("attention_dropout = {dropout} is not supported; supported: 0"));
     }
     let is_others = |name: &str| !family.reads(name) && FAMILIES.iter().any(|other| other.reads(name));
-    // Some families use a token that others ignore.
-    let is_ignored = |name: &str| name == "pad_token_id";
+    // Some families use a token and a bound that others ignore.
+    let is_ignored = |name: &str| ["pad_token_id", "time_step_min", "mamba_dt_min"].contains(&name);
     let other = config
         .entries()
         .find(|(name, value)| is_others(name) && !is_ignored(name) && !is_neutral(name, value));

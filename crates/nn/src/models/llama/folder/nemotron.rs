@@ -103,6 +103,8 @@ const STATES: FolderOption = FolderOption {
         "use_bias",
         "time_step_limit",
         "mamba_dt_limit",
+        "time_step_min",
+        "mamba_dt_min",
     ],
     read: |config, _| {
         if let Some(other) = config.text("mamba_hidden_act")?.filter(|name| !["silu", "swish"].contains(name))
@@ -119,6 +121,9 @@ const STATES: FolderOption = FolderOption {
         let bias = config.flag("mamba_conv_bias")?.or(config.flag("use_conv_bias")?);
         let older = config.has("mamba_dt_limit");
         let [least, largest] = limits(config, if older { "mamba_dt_limit" } else { "time_step_limit" })?;
+        // Transformers' layers without kernels bound time steps by this setting.
+        let floor = config.number("mamba_dt_min")?.or(config.number("time_step_min")?);
+        let least = least.max(floor.unwrap_or(0.001));
         Ok(vec![
             (LlamaSizes::state_heads, count(&["mamba_num_heads"], 128)?.into()),
             (LlamaSizes::state_head_width, count(&["mamba_head_dim"], 64)?.into()),
@@ -140,6 +145,7 @@ const STATES: FolderOption = FolderOption {
             ("n_groups", json!(sizes.state_groups)),
             ("ssm_state_size", json!(sizes.state_width)),
             ("time_step_limit", limits_of(sizes)),
+            ("time_step_min", json!(sizes.state_least_step)),
             ("use_bias", json!(sizes.state_bias)),
             ("use_conv_bias", json!(sizes.state_convolution_bias)),
         ]

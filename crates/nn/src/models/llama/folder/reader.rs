@@ -257,16 +257,18 @@ pub(crate) const LLAMA: Reader = Reader {
         FileKey::known(&["moe_latent_size"], "only null"),
         FileKey::ignored(
             &[
-                "time_step_min",
                 "time_step_max",
                 "time_step_floor",
-                "mamba_dt_min",
                 "mamba_dt_max",
                 "mamba_dt_init_floor",
                 "time_step_rank",
                 "rescale_prenorm_residual",
             ],
-            "initial values are drawn as for other models; `time_step_limit` bounds time steps",
+            "initial values are drawn as for other models",
+        ),
+        FileKey::known(
+            &["time_step_min", "mamba_dt_min"],
+            "least time step of Nemotron-H; others have `time_step_limit` alone",
         ),
         FileKey::ignored(
             &[
