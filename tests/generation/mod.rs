@@ -132,6 +132,8 @@ fn choices(model: &Path, grid: &[&str]) -> Evaluation {
     inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
 }
 
+/// Compares recorded texts. Of prompts with padding tokens, which transformers hid for want of a mask,
+/// nanochat's alone is here, without that token: with windows or recurrent layers, hidden tokens count.
 #[test]
 fn greedy_tokens_are_those_of_transformers_on_every_grid() {
     for name in MODELS.iter().filter(|name| !WITHOUT_TEXTS.contains(name)) {
