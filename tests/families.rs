@@ -78,23 +78,6 @@ pub(crate) const WHOLE: &str = "models/qwen2";
 /// A model whose stages send keys, values and embeddings beside the residual stream.
 pub(crate) const CARRIED: &str = "families/gemma4-shared";
 
-/// Models with experts or latents, which GPUs do not support yet.
-pub(crate) const ON_HOSTS: [&str; 13] = [
-    "families/deepseek",
-    "families/deepseek-v3",
-    "families/ernie4.5-moe",
-    "families/glm4-moe",
-    "families/glm4-moe-lite",
-    "families/gpt-oss",
-    "families/granite4",
-    "families/kimi-linear",
-    "families/minimax-m2",
-    "families/mixtral",
-    "families/nemotron-h",
-    "families/olmoe",
-    "families/qwen3-moe",
-];
-
 /// Returns the folder of a recorded model.
 pub(crate) fn folder(name: &str) -> PathBuf {
     golden(name)

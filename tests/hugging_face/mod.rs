@@ -19,7 +19,7 @@ use std::path::Path;
 
 use crate::common::devices::gpu;
 use crate::common::runs::{config, train_in};
-use crate::families::{MODELS, ON_HOSTS, folder, is_on_all_grids};
+use crate::families::{MODELS, folder, is_on_all_grids};
 use grids::{CONTEXT_GRIDS, GRIDS, models_on_grids};
 use inference::{EvaluateOptions, ExportOptions};
 use run::{RunError, Startup};
@@ -101,10 +101,9 @@ fn near(actual: f64, expected: &Value, tolerance: f64) -> bool {
     (actual - expected).abs() <= tolerance * expected.abs()
 }
 
-/// Returns the devices of this machine that support a model: the CPU, and a GPU if there is one.
-fn devices(name: &str) -> Vec<DeviceChoice> {
-    let on_gpu = (!ON_HOSTS.contains(&name) && gpu()).then_some(DeviceChoice::Cuda);
-    [DeviceChoice::Cpu].into_iter().chain(on_gpu).collect()
+/// Returns the devices of this machine: the CPU, and a GPU if there is one.
+fn devices() -> Vec<DeviceChoice> {
+    [DeviceChoice::Cpu].into_iter().chain(gpu().then_some(DeviceChoice::Cuda)).collect()
 }
 
 /// Returns the settings of a grid on a device; on a GPU, its ranks share it.
@@ -134,7 +133,7 @@ fn evaluate_on(device: DeviceChoice, options: EvaluateOptions) -> Result<inferen
 fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
     for (name, grids) in models_on_grids() {
         let expected = &expected(name);
-        let runs = devices(name).into_iter().flat_map(|device| grids.iter().map(move |grid| (device, grid)));
+        let runs = devices().into_iter().flat_map(|device| grids.iter().map(move |grid| (device, grid)));
         let mut hashes = BTreeMap::<_, Vec<_>>::new();
         let mut bits = BTreeMap::<_, Vec<_>>::new();
         for (device, grid) in runs {
@@ -197,7 +196,7 @@ fn the_loss_of_a_folder_matches_transformers_on_every_grid() {
         }
         let grids = if is_on_all_grids(name) { grids } else { &grids[..1] };
         let tokens = folder(name).join("tokens.bin").display().to_string();
-        let runs = devices(name).into_iter().flat_map(|device| grids.iter().map(move |grid| (device, grid)));
+        let runs = devices().into_iter().flat_map(|device| grids.iter().map(move |grid| (device, grid)));
         let mut losses = BTreeMap::<_, Vec<_>>::new();
         for (device, grid) in runs {
             let sets = on_device(grid, device);
