@@ -119,7 +119,7 @@ pub(crate) const WITHOUT_GATES: &[&str] = &[
     "model.rope_original_context=8",
 ];
 
-/// Layers of one branch each, and experts without a gate, as in Nemotron-H.
+/// Layers of one branch each, and experts of latents without a gate, as in Nemotron-H.
 pub(crate) const SINGLE_BRANCHES: &[&str] = &[
     "model.single_branches=true",
     "model.layer_types=['state_space', 'feed_forward', 'full_attention', 'feed_forward']",
@@ -128,6 +128,7 @@ pub(crate) const SINGLE_BRANCHES: &[&str] = &[
     "model.experts=6",
     "model.expert_layers=[0, 1, 0, 0]",
     "model.expert_width=24",
+    "model.expert_latent_width=16",
     "model.shared_expert_width=16",
     "model.router_scores=sigmoid",
     "model.router_scale=1.5",

@@ -56,7 +56,7 @@ fn recurrent_layers_have_equal_bits_and_planned_bytes() {
 }
 
 /// Settings of adapters of experts, and of FP8 in layers without a gate.
-const ADAPTED: &[&str] = &["lora.rank=2", "lora.targets=['up_proj', 'down_proj', 'in_proj']"];
+const ADAPTED: &[&str] = &["lora.rank=2", "lora.targets=['all-linear']"];
 const FP8: &[&str] = &[
     "precision.compute=bf16",
     "precision.matmul=fp8",

@@ -105,6 +105,7 @@ const SINGLE_BRANCHES: &[&str] = &[
     "model.layer_types=['state_space', 'feed_forward']",
     "model.gated=false",
     "model.experts=3",
+    "model.expert_latent_width=6",
     "model.shared_expert_width=5",
     "model.state_heads=2",
     "model.state_head_width=3",

@@ -91,6 +91,7 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("moe_router_topk", "model.experts_per_token"),
     ("moe_intermediate_size", "model.expert_width"),
     ("moe_ffn_hidden_size", "model.expert_width"),
+    ("moe_latent_size", "model.expert_latent_width"),
     ("norm_topk_prob", "model.router_normalised"),
     ("routed_scaling_factor", "model.router_scale"),
     ("router_aux_loss_coef", "train.balance_loss"),

@@ -1,6 +1,6 @@
 //! The edges of a tensor-parallel layer: copies its input for each shard, and combines the shards' results.
 
-use autograd::{Dimension, Placement, Tape, Var, Weight};
+use autograd::{Dimension, Placement, Tape, Var, Weight, ops};
 use collective::Axis;
 use device::DType;
 
@@ -40,6 +40,22 @@ impl ShardEdges {
         if self.is_sharded() { Ok(x_bld.copied(tape, self.shards.here)?) } else { Ok(x_bld) }
     }
 
+    /// Copies all `parts` for each local shard, side by side in one copy.
+    pub(super) fn enter_all(&self, tape: &Tape, parts: Vec<Var>) -> Result<Vec<Var>> {
+        match self.is_sharded() {
+            true => side_by_side(tape, parts, |joined| self.enter(tape, joined)),
+            false => Ok(parts),
+        }
+    }
+
+    /// [`ShardEdges::leave`] of several results without biases, side by side in one sum.
+    pub(super) fn leave_all(&self, tape: &Tape, parts: Vec<Var>, dtype: DType) -> Result<Vec<Var>> {
+        match self.is_sharded() {
+            true => side_by_side(tape, parts, |joined| self.leave(tape, joined, None, dtype)),
+            false => Ok(parts),
+        }
+    }
+
     /// Marks the shards' results as shards of columns.
     pub(super) fn columns(&self, y: Var) -> Var {
         match self.is_sharded() {
@@ -61,4 +77,13 @@ impl ShardEdges {
         let partial = y.with_placement(Axis::Tensor, Placement::Partial);
         Ok(partial.summed(tape, (bias, dtype), shards_rows)?)
     }
+}
+
+/// Applies `function` to the columns of all parts side by side, and returns each part's columns.
+fn side_by_side(tape: &Tape, parts: Vec<Var>, function: impl FnOnce(Var) -> Result<Var>) -> Result<Vec<Var>> {
+    let widths: Vec<_> = parts.iter().map(|part| part.tensor().shape().columns()).collect();
+    let axis = parts.first().map_or(0, |part| part.tensor().shape().dims().len() - 1);
+    let joined = function(ops::concatenate(tape, &parts, axis)?)?;
+    let axis = joined.tensor().shape().dims().len() - 1;
+    Ok(ops::split(tape, joined, axis, &widths)?)
 }

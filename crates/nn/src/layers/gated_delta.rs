@@ -174,16 +174,8 @@ impl GatedDelta {
         };
         let gate_blr = gate.forward(tape, x_bld.clone())?;
         let decay_blr = decay.forward(tape, x_bld.clone())?;
-        let parts = [x_bld, gate_blr, decay_blr];
-        if !first.edges().is_sharded() {
-            return Ok(parts);
-        }
-        let columns = |part: &Var| part.tensor().shape().columns();
-        let widths: Vec<_> = parts.iter().map(columns).collect();
-        let axis = parts[0].tensor().shape().dims().len() - 1;
-        let joined = within(tape, "gates", || Ok(ops::concatenate(tape, &parts, axis)?))?;
-        let copies = first.enter(tape, joined)?;
-        let parts = within(tape, "gates", || Ok(ops::split(tape, copies, COLUMNS, &widths)?))?;
+        let parts = vec![x_bld, gate_blr, decay_blr];
+        let parts = within(tape, "gates", || first.edges().enter_all(tape, parts))?;
         <[Var; 3]>::try_from(parts).map_err(|_| missing())
     }
 

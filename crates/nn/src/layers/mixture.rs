@@ -8,9 +8,9 @@ use tensor::ops::routing::Routing;
 
 use super::adapter::{self, ExpertLayer};
 use super::edges::ShardEdges;
-use super::{FeedForward, GatedFeedForward, Layer, within};
+use super::{Activation, FeedForward, GatedFeedForward, Layer, Linear, within};
 use crate::buffers::ModelBuffer;
-use crate::error::Result;
+use crate::error::{NnError, Result};
 use crate::expert_loads::LayerLoads;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -22,6 +22,9 @@ pub struct MixtureSizes {
     pub routing: Routing,
     /// Hidden width of an expert.
     pub width: usize,
+    /// Width of the rows that experts read and write, if linear layers change it before and after them; 0 for
+    /// the layer's width.
+    pub latent_width: usize,
     /// Hidden width of the shared experts, which all rows use; 0 for none.
     pub shared_width: usize,
     /// Whether the results of the shared experts are multiplied by a sigmoid gate of each row.
@@ -44,6 +47,8 @@ pub struct Mixture {
     /// The experts of each local shard.
     experts: Vec<ExpertWeights>,
     function: ExpertFunction,
+    /// The layers before and after the experts, if experts work on latents.
+    latents: Option<[Linear; 2]>,
     shared: Option<SharedExperts>,
     /// The layer that computes the gate of the shared experts, with one output.
     shared_gate: Option<RouterWeights>,
@@ -76,7 +81,8 @@ impl Mixture {
     /// experts' gate and up rows `{prefix}.experts.gate_up_proj.weight` `[experts · 2 · hidden, width]`, or
     /// without a gate up rows `{prefix}.experts.up_proj.weight` `[experts · hidden, width]`, and down rows
     /// `{prefix}.experts.down_proj.weight` `[experts · width, hidden]`; biases; and
-    /// `{prefix}.shared_experts`, a [`GatedFeedForward`] or [`FeedForward`].
+    /// `{prefix}.shared_experts`, a [`GatedFeedForward`] or [`FeedForward`]. With `sizes.latent_width` the
+    /// experts have this width, between `{prefix}.fc1_latent_proj` and `{prefix}.fc2_latent_proj`.
     ///
     /// # Errors
     /// Memory is exhausted, a name exists, or the shards do not divide the hidden width.
@@ -86,8 +92,15 @@ impl Mixture {
         (sizes, function): (MixtureSizes, ExpertFunction),
         inits: [Init; 2],
     ) -> Result<Self> {
-        let MixtureSizes { routing, biases, .. } = sizes;
+        let MixtureSizes { routing, biases, latent_width: latents, .. } = sizes;
         let experts = routing.experts;
+        let linear = |parameters: &mut Parameters, name: &str, [inputs, outputs]: [usize; 2], init| {
+            let name = format!("{prefix}.{name}");
+            let layer = (latents > 0)
+                .then(|| Linear::without_bias(parameters, &name, inputs, outputs, init, Activation::None));
+            layer.transpose()
+        };
+        let before = linear(parameters, "fc1_latent_proj", [width, latents], inits[0])?;
         let router = format!("{prefix}.router");
         let zero = Init::Constant(0.0);
         let correction = sizes.correction.then(|| {
@@ -108,7 +121,9 @@ impl Mixture {
             ExpertFunction::Gated(_) => ("gate_up", &["gate_proj", "up_proj"]),
             ExpertFunction::Plain(_) => ("up", &["up_proj"]),
         };
-        let of_experts = ExpertSizes { prefix, first, parts, width, experts, hidden: sizes.width, biases };
+        let inputs = if latents > 0 { latents } else { width };
+        let of_experts =
+            ExpertSizes { prefix, first, parts, width: inputs, experts, hidden: sizes.width, biases };
         let edges = ShardEdges::new(parameters);
         let experts = parameters
             .for_each_shard(edges.is_sharded(), |parameters| Self::experts(parameters, &of_experts, inits))?;
@@ -118,6 +133,8 @@ impl Mixture {
             let widths = [width, sizes.shared_width];
             SharedExperts::new(parameters, &name, widths, inits, function)
         });
+        let shared = shared.transpose()?;
+        let after = linear(parameters, "fc2_latent_proj", [latents, width], inits[1])?;
         Ok(Mixture {
             router: RouterWeights { weight, bias },
             routing: Routing { alignment: if in_fp8 { MULTIPLE } else { 1 }, ..routing },
@@ -125,7 +142,8 @@ impl Mixture {
             loads,
             experts,
             function,
-            shared: shared.transpose()?,
+            latents: before.zip(after).map(<[Linear; 2]>::from),
+            shared,
             shared_gate,
             edges,
         })
@@ -187,37 +205,66 @@ impl Mixture {
         Ok(ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_partial })
     }
 
+    /// Computes the sum of a row's experts, and the result of the shared experts if there are any, of one
+    /// shard from its copies of the layer's input and the experts' input.
+    fn parts(&self, tape: &Tape, shard: usize, [x_bld, input_blr]: [Var; 2]) -> Result<(Var, Option<Var>)> {
+        let experts = &self.experts[shard];
+        let choices = within(tape, "router", || {
+            let logits_te = ops::router(tape, x_bld.clone(), &self.router)?;
+            // All shards have the same rows; the first local one counts them.
+            let loads_e = if shard == 0 { self.loads.counts(tape)? } else { None };
+            let state = RouterState {
+                correction: self.correction.as_ref().map(ModelBuffer::tensor),
+                loads: loads_e.as_ref(),
+                balances: experts.is_first,
+            };
+            Ok(ops::routing(tape, logits_te, &self.routing, state)?)
+        })?;
+        let gate_t = self.shared_gate.as_ref().map(|weights| {
+            within(tape, "shared_expert_gate", || Ok(ops::router(tape, x_bld.clone(), weights)?))
+        });
+        let gate_t = gate_t.transpose()?;
+        let shared_input = self.shared.as_ref().map(|shared| (shared, x_bld));
+        let routed_blr =
+            within(tape, "experts", || Ok(ops::experts(tape, input_blr, choices, experts, self.function)?))?;
+        let Some((shared, x_bld)) = shared_input else { return Ok((routed_blr, None)) };
+        let shared_bld = within(tape, "shared_experts", || shared.forward_shard(tape, shard, x_bld))?;
+        let shared_bld = match gate_t {
+            Some(gate_t) => within(tape, "shared_expert_gate", || gated(tape, shared_bld, gate_t))?,
+            None => shared_bld,
+        };
+        Ok((routed_blr, Some(shared_bld)))
+    }
+
     /// Computes the result of one shard from its copy of the input.
     fn forward_shard(&self, tape: &Tape, shard: usize, x_bld: Var) -> Result<Var> {
         within(tape, "mlp", || {
-            let experts = &self.experts[shard];
-            let choices = within(tape, "router", || {
-                let logits_te = ops::router(tape, x_bld.clone(), &self.router)?;
-                // All shards have the same rows; the first local one counts them.
-                let loads_e = if shard == 0 { self.loads.counts(tape)? } else { None };
-                let state = RouterState {
-                    correction: self.correction.as_ref().map(ModelBuffer::tensor),
-                    loads: loads_e.as_ref(),
-                    balances: experts.is_first,
-                };
-                Ok(ops::routing(tape, logits_te, &self.routing, state)?)
-            })?;
-            let gate_t = self.shared_gate.as_ref().map(|weights| {
-                within(tape, "shared_expert_gate", || Ok(ops::router(tape, x_bld.clone(), weights)?))
-            });
-            let gate_t = gate_t.transpose()?;
-            let routed = |x_bld| {
-                within(tape, "experts", || Ok(ops::experts(tape, x_bld, choices, experts, self.function)?))
-            };
-            let Some(shared) = &self.shared else { return routed(x_bld) };
-            let routed_bld = routed(x_bld.clone())?;
-            let shared_bld = within(tape, "shared_experts", || shared.forward_shard(tape, shard, x_bld))?;
-            let shared_bld = match gate_t {
-                Some(gate_t) => within(tape, "shared_expert_gate", || gated(tape, shared_bld, gate_t))?,
-                None => shared_bld,
-            };
-            Ok(ops::add(tape, routed_bld, shared_bld)?)
+            let (routed_bld, shared_bld) = self.parts(tape, shard, [x_bld.clone(), x_bld])?;
+            match shared_bld {
+                Some(shared_bld) => Ok(ops::add(tape, routed_bld, shared_bld)?),
+                None => Ok(routed_bld),
+            }
         })
+    }
+
+    /// Computes the layer's result with experts between the layers `before` and `after`.
+    fn forward_latents(&self, tape: &Tape, [before, after]: &[Linear; 2], x_bld: Var) -> Result<Var> {
+        let missing = || NnError::Sizes("a mixture lacks a part of its results".to_owned());
+        let dtype = x_bld.tensor().dtype();
+        let latents_blr = before.forward(tape, x_bld.clone())?;
+        let inputs = within(tape, "experts", || self.edges.enter_all(tape, vec![x_bld, latents_blr]))?;
+        let inputs = <[Var; 2]>::try_from(inputs).map_err(|_| missing())?;
+        let parts = map(tape, inputs, |block, inputs| {
+            let (routed_blr, shared_bld) = self.parts(tape, block.shard, inputs)?;
+            Ok::<_, NnError>(std::iter::once(routed_blr).chain(shared_bld).collect::<Vec<_>>())
+        })?;
+        let parts = within(tape, "experts", || self.edges.leave_all(tape, parts, dtype))?;
+        let mut parts = parts.into_iter();
+        let routed_bld = after.forward(tape, parts.next().ok_or_else(missing)?)?;
+        match parts.next() {
+            Some(shared_bld) => Ok(ops::add(tape, routed_bld, shared_bld)?),
+            None => Ok(routed_bld),
+        }
     }
 }
 
@@ -258,6 +305,9 @@ impl Layer for Mixture {
     /// # Errors
     /// The shape or dtype differs, memory is exhausted, or a collective failed.
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
+        if let Some(latents) = &self.latents {
+            return within(tape, "mlp", || self.forward_latents(tape, latents, x_bld));
+        }
         let dtype = x_bld.tensor().dtype();
         let x_bld = within(tape, "experts", || self.edges.enter(tape, x_bld))?;
         let y_bld = map(tape, [x_bld], |block, [x_bld]| self.forward_shard(tape, block.shard, x_bld))?;

@@ -318,6 +318,7 @@ impl LlamaSizes {
         let [of_experts, of_choices] =
             [(Self::experts, self.experts), (Self::experts_per_token, self.experts_per_token)];
         let of_expert = (Self::expert_width, self.expert_width);
+        let of_latents = (Self::expert_latent_width, self.expert_latent_width);
         let of_vocabulary = (Self::vocabulary, self.vocabulary);
         let of_batch = ("train.micro_batch_size", micro_batch);
         sizes_checks::check_bytes(
@@ -348,6 +349,7 @@ impl LlamaSizes {
                 ),
                 ("the feed-forward weights", 3, &[of_layers, of_width, of_hidden]),
                 ("the weights of experts", 3, &[of_layers, of_width, of_experts, of_expert]),
+                ("the weights of experts on latents", 3, &[of_layers, of_latents, of_experts, of_expert]),
                 ("a micro-batch's experts", 4, &[of_layers, of_choices, of_expert, of_context, of_batch]),
                 ("a micro-batch's logits", 1, &[of_context, of_vocabulary, of_batch]),
                 ("a micro-batch's attention", 8, &[of_layers, of_heads, of_head, of_context, of_batch]),

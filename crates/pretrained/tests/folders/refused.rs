@@ -183,7 +183,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
             "gate_lower_bound",
         ),
         ("families/nemotron-h", "residual_in_fp32", json!(true), "residual_in_fp32 = true is not supported"),
-        ("families/nemotron-h", "moe_latent_size", json!(16), "moe_latent_size = 16 is not supported"),
+        ("families/nemotron-h", "moe_latent_size", json!(-16), "moe_latent_size = -16 is not a positive"),
         ("families/nemotron-h", "hidden_dropout", json!(0.1), "hidden_dropout = 0.1 is not supported"),
         ("families/nemotron-h", "mamba_hidden_act", json!("gelu"), "mamba_hidden_act = \"gelu\" is not"),
         ("families/nemotron-h", "mlp_bias", json!(true), "mlp_bias = true is not supported"),

@@ -160,6 +160,27 @@ fn absent_settings_have_the_values_of_the_family() {
     }
 }
 
+/// Experts of Nemotron 3 Super have a width of their own, and the router and shared experts the model's.
+#[test]
+fn latents_of_experts_are_a_setting() {
+    let directory = tempfile::tempdir().unwrap();
+    copy_of("families/nemotron-h", directory.path(), |config| config["moe_latent_size"] = json!(16));
+    let model = layout(&config(directory.path()).unwrap());
+    assert_eq!(model.config["moe_latent_size"], 16);
+    for (part, shape) in [
+        ("gate", [6, 48]),
+        ("fc1_latent_proj", [16, 48]),
+        ("experts.5.up_proj", [32, 16]),
+        ("experts.5.down_proj", [16, 32]),
+        ("fc2_latent_proj", [48, 16]),
+        ("shared_experts.up_proj", [40, 48]),
+    ] {
+        let name = format!("backbone.layers.1.mixer.{part}.weight");
+        let tensor = model.tensors.iter().find(|tensor| tensor.name == name);
+        assert_eq!(tensor.map(|tensor| &tensor.shape[..]), Some(&shape[..]), "{name}");
+    }
+}
+
 /// Ernie 4.5 without experts is its mixture with dense layers only.
 #[test]
 fn dense_ernie_is_its_mixture_without_experts() {

@@ -59,6 +59,7 @@ impl LlamaSizes {
             (Self::single_branches, self.single_branches, Self::parallel_branches, self.parallel_branches),
             (Self::single_branches, self.single_branches, Self::shared_layers, self.shared_layers > 0),
             (Self::gated, !self.gated, Self::gate_limit, is_bounded),
+            (Self::expert_latent_width, self.expert_latent_width > 0, Self::mlp_bias, self.mlp_bias),
             (Self::norm_weights, !self.norm_weights, Self::norms_less_one, self.norms_less_one),
             (Self::norm_kind, is_layer, Self::norms_less_one, self.norms_less_one),
         ];

@@ -28,6 +28,7 @@ impl LlamaSizes {
                 alignment: 1,
             },
             width: self.expert_width,
+            latent_width: self.expert_latent_width,
             shared_width: self.shared_expert_width,
             shared_gate: self.shared_expert_gate,
             router_bias: self.router_bias,
@@ -90,7 +91,7 @@ impl LlamaSizes {
         }
         sizes.experts = 0;
         sizes.experts_per_token = 2;
-        sizes.expert_width = self.feed_forward;
+        (sizes.expert_width, sizes.expert_latent_width) = (self.feed_forward, 0);
         sizes.shared_expert_width = 0;
         sizes.shared_expert_gate = false;
         (sizes.router_scores, sizes.router_normalised) = (ScoreFunction::Softmax, true);

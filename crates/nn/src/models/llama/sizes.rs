@@ -129,6 +129,9 @@ section! {
                 };
                 Ok(own?.into())
             });
+        /// Width of the vectors that the router's experts read and write, as in Nemotron 3 Super: a linear
+        /// layer before all of them and one after them change the width. With 0 it is `width`.
+        expert_latent_width: usize = Row::count(0, MOST_EXTENT).default("0");
         /// Number of values between the two layers of the shared experts, which every token uses in addition.
         /// With 0 there are none.
         shared_expert_width: usize = Row::count(0, MOST_EXTENT).default("0");

@@ -352,6 +352,13 @@ pub(super) fn tensors(
         tensors.push(whole(name, format!("{ours}.router.correction"), shape));
     }
     let layer_module = format!("{layer}.{}", layout.module);
+    let latents = sizes.expert_latent_width;
+    if latents > 0 {
+        for (part, shape) in [("fc1_latent_proj", [latents, width]), ("fc2_latent_proj", [width, latents])] {
+            let name = |module: &str| format!("{module}.{part}.weight");
+            tensors.push(whole(name(&layer_module), name(&ours), &shape));
+        }
+    }
     let theirs = format!("{layer_module}.experts");
     let ours = format!("{ours}.experts");
     match layout.parts {
@@ -372,7 +379,7 @@ fn of_expert(
     expert: usize,
 ) -> Vec<FolderTensor> {
     let hidden = sizes.expert_width;
-    let width = sizes.width;
+    let width = if sizes.expert_latent_width > 0 { sizes.expert_latent_width } else { sizes.width };
     let tensor = |part: &str, layer: &str, first_row: usize, shape: [usize; 2]| FolderTensor {
         first_row,
         ..FolderTensor::whole(

@@ -170,13 +170,6 @@ const EXPERTS: FolderOption = FolderOption {
         "output_router_logits",
     ],
     read: |config, _| {
-        if let Some(latents) = config.value("moe_latent_size") {
-            let latents = latents.to_string();
-            return Err(format!(
-                "moe_latent_size = {} is not supported; supported: null",
-                shortened(&latents)
-            ));
-        }
         let listed: Vec<usize> = layers(config)?.iter().map(|(_, experts)| usize::from(*experts)).collect();
         if !listed.contains(&1) {
             return Ok(Keys::new());
@@ -193,6 +186,9 @@ const EXPERTS: FolderOption = FolderOption {
             (LlamaSizes::shared_expert_width, count("moe_shared_expert_intermediate_size", 7688)?),
             (LlamaSizes::expert_layers, listed.as_slice().into()),
         ];
+        if let Some(latents) = config.optional_count("moe_latent_size")? {
+            keys.push((LlamaSizes::expert_latent_width, latents.into()));
+        }
         keys.extend(routed_by_groups(config)?);
         Ok(keys)
     },
@@ -201,8 +197,12 @@ const EXPERTS: FolderOption = FolderOption {
             return Settings::new();
         }
         vec![
+        let latents = match sizes.expert_latent_width {
+            0 => Json::Null,
+            width => json!(width),
+        };
             ("moe_intermediate_size", json!(sizes.expert_width)),
-            ("moe_latent_size", Json::Null),
+            ("moe_latent_size", latents),
             ("moe_shared_expert_intermediate_size", json!(sizes.shared_expert_width)),
             ("n_group", json!(sizes.expert_groups)),
             ("n_routed_experts", json!(sizes.experts)),

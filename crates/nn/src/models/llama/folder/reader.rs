@@ -249,12 +249,12 @@ pub(crate) const LLAMA: Reader = Reader {
                 "moe_shared_expert_intermediate_size",
                 "attention_head_dim",
             ],
+                "moe_latent_size",
             "layers of Nemotron-H",
         ),
         FileKey::known(&["mamba_hidden_act"], "only \"silu\""),
         FileKey::known(&["residual_in_fp32"], "only false"),
         FileKey::known(&["hidden_dropout"], "only 0"),
-        FileKey::known(&["moe_latent_size"], "only null"),
         FileKey::ignored(
             &[
                 "time_step_max",
