@@ -106,7 +106,9 @@ impl Linear {
     /// # Errors
     /// There is no such weight.
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
-        let style = parameters.style(weight);
+        // A table of embeddings is listed by its own name, a head by that of its layer.
+        let layer = weight.strip_suffix(".weight").unwrap_or(weight);
+        let style = parameters.style(weight).or_else(|| parameters.style(layer));
         let sums = LinearShard::sums(style.as_ref());
         let activation = Activation::None;
         let shards = parameters.for_each_shard(style.is_some(), |parameters| {
