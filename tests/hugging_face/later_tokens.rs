@@ -21,7 +21,10 @@ struct Names {
     folder: &'static str,
     /// Setting with the number of modules.
     count: &'static str,
-    layer: &'static str,
+    /// Prefix of the model's layers, and its token table and last norm.
+    model: [&'static str; 3],
+    /// Layers of the module: a part of the name of a tensor that the layer has, and the module's prefix.
+    layers: &'static [(&'static str, &'static str)],
     embedding_norm: &'static str,
     hidden_norm: &'static str,
     projection: &'static str,
@@ -29,11 +32,14 @@ struct Names {
     copies: &'static [(&'static str, &'static str)],
 }
 
-const FOLDERS: [Names; 2] = [
+const LLAMA: [&str; 3] = ["model.layers.", "model.embed_tokens.weight", "model.norm.weight"];
+
+const FOLDERS: [Names; 3] = [
     Names {
         folder: "families/deepseek-v3",
         count: "num_nextn_predict_layers",
-        layer: "model.layers.{L}.",
+        model: LLAMA,
+        layers: &[(".self_attn.", "model.layers.{L}.")],
         embedding_norm: "model.layers.{L}.enorm.weight",
         hidden_norm: "model.layers.{L}.hnorm.weight",
         projection: "model.layers.{L}.eh_proj.weight",
@@ -46,33 +52,46 @@ const FOLDERS: [Names; 2] = [
     Names {
         folder: "families/qwen3-next",
         count: "mtp_num_hidden_layers",
-        layer: "mtp.layers.0.",
+        model: LLAMA,
+        layers: &[(".self_attn.", "mtp.layers.0.")],
         embedding_norm: "mtp.pre_fc_norm_embedding.weight",
         hidden_norm: "mtp.pre_fc_norm_hidden.weight",
         projection: "mtp.fc.weight",
         norm: "mtp.norm.weight",
         copies: &[],
     },
+    Names {
+        folder: "families/nemotron-h",
+        count: "num_nextn_predict_layers",
+        model: ["backbone.layers.", "backbone.embeddings.weight", "backbone.norm_f.weight"],
+        layers: &[(".mixer.q_proj.", "mtp.layers.0."), (".mixer.gate.", "mtp.layers.1.")],
+        embedding_norm: "mtp.layers.0.enorm.weight",
+        hidden_norm: "mtp.layers.0.hnorm.weight",
+        projection: "mtp.layers.0.eh_proj.weight",
+        norm: "mtp.layers.1.final_layernorm.weight",
+        copies: &[],
+    },
 ];
 
-/// Writes the recorded folder with a module, whose block equals the last one with attention.
+/// Writes the recorded folder with a module, whose layers equal the last ones of their kind.
 fn with_module(names: &Names, to: &Path) -> BTreeMap<String, Stored> {
     fs::create_dir(to).unwrap();
     let from = folder(names.folder);
     let mut tensors = read(&from.join(WEIGHTS));
     let mut text: Value = serde_json::from_slice(&fs::read(from.join(CONFIG)).unwrap()).unwrap();
     let at = |name: &str| name.replace("{L}", &text["num_hidden_layers"].to_string());
-    let layer_of = |name: &String| {
-        name.strip_prefix("model.layers.")?.split_once(".self_attn.")?.0.parse::<usize>().ok()
+    let [prefix, table, norm] = names.model;
+    let layer = |(part, own): &(&str, &str)| {
+        let layer_of = |name: &String| name.strip_prefix(prefix)?.split_once(*part)?.0.parse::<usize>().ok();
+        let last = tensors.keys().filter_map(layer_of).max().unwrap();
+        let last = format!("{prefix}{last}.");
+        let of_layer =
+            |(name, tensor): (&String, &Stored)| Some((at(own) + name.strip_prefix(&last)?, tensor.clone()));
+        tensors.iter().filter_map(of_layer).collect::<Vec<_>>()
     };
-    let last = tensors.keys().filter_map(layer_of).max().unwrap();
-    let last = format!("model.layers.{last}.");
-    let of_layer = |(name, tensor): (&String, &Stored)| {
-        Some((at(names.layer) + name.strip_prefix(&last)?, tensor.clone()))
-    };
-    let module: Vec<_> = tensors.iter().filter_map(of_layer).collect();
-    let norm = tensors["model.norm.weight"].clone();
-    let (dtype, shape, bytes) = tensors["model.embed_tokens.weight"].clone();
+    let module: Vec<_> = names.layers.iter().flat_map(layer).collect();
+    let norm = tensors[norm].clone();
+    let (dtype, shape, bytes) = tensors[table].clone();
     let width = shape[1];
     let count = bytes.len() / shape[0] * 2 * width;
     let rows = bytes.iter().copied().cycle().skip(6).take(count).collect();

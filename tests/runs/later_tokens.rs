@@ -4,7 +4,7 @@ use super::{
     BLOCK, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE,
     check_on_devices, run,
 };
-use crate::common::runs::{CORRECTED_EXPERTS, LLAMA};
+use crate::common::runs::{CORRECTED_EXPERTS, LLAMA, SINGLE_BRANCHES};
 
 const THREE_TOKENS: &str = "train.predict_tokens=3";
 const TENSOR: &str = "parallel.tensor=2";
@@ -38,7 +38,9 @@ fn modules_have_equal_bits_and_planned_bytes() {
         "train.steps=2",
     ];
     let adapters = [THREE_TOKENS, "lora.rank=2", "lora.targets=['all-linear']", "train.steps=2"];
-    let rows: [Row; 5] = [
+    let single =
+        [SINGLE_BRANCHES, &["parallel.tensor_lanes=2", "train.predict_tokens=2", "train.steps=2"]].concat();
+    let rows: [Row; 6] = [
         (
             LLAMA,
             &documents,
@@ -53,6 +55,7 @@ fn modules_have_equal_bits_and_planned_bytes() {
         ),
         (LLAMA, &tied, &[&[], &[TENSOR, BLOCK], &[TENSOR, PIPELINE], &[TENSOR, PAIR, ZERO_3]]),
         (LLAMA, &experts, &[&[], &[PAIR, ZERO_2], &[PIPELINE, BLOCK]]),
+        (LLAMA, &single, &[&[], &[TENSOR, PIPELINE, BLOCK], &[TENSOR, PAIR, ZERO_3]]),
         (LLAMA, &pieces, &[&[], &[CONTEXT, BLOCK], &[CONTEXT, PIPELINE], &[CONTEXT, PAIR, ZERO_3]]),
         (LLAMA, &adapters, &[&[], &[PAIR, ZERO_3], &[PIPELINE, BLOCK]]),
     ];

@@ -21,7 +21,8 @@ fn modules_are_refused_where_they_cannot_be() {
         ),
         (
             &["model.kind=llama", "model.single_branches=true"],
-            "train.predict_tokens = 2 adds modules to the model, which model.single_branches = true excludes",
+            "train.predict_tokens = 2 adds modules to the model, which model.single_branches = true without \
+             attention or without feed-forward layers excludes",
         ),
         (
             &["model.kind=llama", "data.kind=preference"],

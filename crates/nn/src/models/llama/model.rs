@@ -117,7 +117,8 @@ type ModuleParts = (String, [BlockNorm; 2], Linear, LlamaBlock, BlockNorm);
 
 impl LlamaSizes {
     /// Registers the parameters of module `index` as `model.layers.{layers + index}.…`, with DeepSeek-V3's
-    /// names. The block is like the model's last block with attention.
+    /// names. The block is like the model's last block with attention, with feed-forward layers or experts
+    /// of another one if layers have one branch.
     fn module(
         &self,
         parameters: &mut Parameters,
@@ -141,7 +142,7 @@ impl LlamaSizes {
             true => tables.positions(parameters.device(), self, alike)?,
             false => RotaryPositions::default(),
         };
-        let block = LlamaBlock::new(parameters, layer, self.block(alike), positions, inits)?;
+        let block = LlamaBlock::new(parameters, layer, self.block_of_modules(), positions, inits)?;
         let norm = norms.norm(parameters, &last, width)?;
         Ok((name, before, projection, block, norm))
     }

@@ -14,7 +14,7 @@ const QWEN_COUNT: &str = "mtp_num_hidden_layers";
 /// Settings with the number of modules.
 pub(super) const COUNTS: [&str; 2] = [COUNT, QWEN_COUNT];
 /// Prefix of the modules' tensors in folders of Qwen3-Next, Qwen3.5 and Nemotron-H.
-const QWEN: &str = "mtp.";
+const MTP: &str = "mtp.";
 /// Parts of a module, and their names in Qwen's folders.
 const QWEN_PARTS: [(&str, &str); 4] = [
     ("enorm.", "pre_fc_norm_embedding."),
@@ -22,6 +22,13 @@ const QWEN_PARTS: [(&str, &str); 4] = [
     ("eh_proj.", "fc."),
     ("shared_head.norm.", "norm."),
 ];
+
+/// Parts of the second layer of a module in Nemotron-H's folders, and their names; all others are of the
+/// first one.
+const SECOND: [(&str, &str); 3] =
+    [("post_attention_layernorm.", "norm."), ("mlp.", "mixer."), ("shared_head.norm.", "final_layernorm.")];
+/// Number of layers of a module in Nemotron-H's folders: attention, and feed-forward layers or experts.
+const LAYERS: usize = 2;
 
 /// Returns whether a family names its module as Qwen3-Next does.
 fn is_qwen(family: &FolderFamily) -> bool {
@@ -54,15 +61,24 @@ fn module(sizes: &LlamaSizes, family: &FolderFamily, index: usize) -> Vec<Folder
         let norms = ["enorm", "hnorm", "shared_head.norm"];
         tensors.extend(norms.map(|norm| part(norm, &[sizes.width])));
     }
-    let layers = [sizes.layers + index, sizes.layer_of_modules()];
-    tensors.extend(layer_tensors(sizes, family, layers));
-    // Qwen's names have room for one module.
-    for tensor in tensors.iter_mut().filter(|_| is_qwen(family) && index == 0) {
+    for layer in std::iter::once(sizes.layer_of_modules()).chain(sizes.feed_forward_of_modules()) {
+        tensors.extend(layer_tensors(sizes, family, [sizes.layers + index, layer]));
+    }
+    for tensor in &mut tensors {
         let Some(rest) = tensor.name.strip_prefix(&prefix) else { continue };
-        let own = QWEN_PARTS
-            .iter()
-            .find_map(|(ours, theirs)| rest.strip_prefix(ours).map(|end| format!("{QWEN}{theirs}{end}")));
-        tensor.name = own.unwrap_or_else(|| format!("{QWEN}layers.0.{rest}"));
+        let renamed = |parts: &[(&str, &str)]| {
+            let part = |(ours, theirs): &(&str, &str)| Some(format!("{theirs}{}", rest.strip_prefix(*ours)?));
+            parts.iter().find_map(part)
+        };
+        if family.model_type == NEMOTRON_H {
+            let first = LAYERS * index;
+            let second = renamed(&SECOND).map(|part| (first + 1, part));
+            let (layer, part) = second.unwrap_or_else(|| (first, rest.to_owned()));
+            tensor.name = format!("{MTP}layers.{layer}.{part}");
+        } else if is_qwen(family) && index == 0 {
+            let own = renamed(&QWEN_PARTS).unwrap_or_else(|| format!("layers.0.{rest}"));
+            tensor.name = format!("{MTP}{own}");
+        }
     }
     tensors
 }
@@ -79,11 +95,14 @@ pub(super) fn copies(sizes: &LlamaSizes, modules: usize) -> Vec<(String, &'stati
 
 /// Returns prefixes of the tensors of modules after the first `modules`, which a folder may have.
 pub(super) fn unused(sizes: &LlamaSizes, family: &FolderFamily, modules: usize) -> Vec<String> {
-    // Blocks of modules of Nemotron-H are several layers, which cannot be trained here.
-    if is_qwen(family) || family.model_type == NEMOTRON_H {
+    let is_nemotron = family.model_type == NEMOTRON_H;
+    if is_qwen(family) || is_nemotron {
+        // Qwen's names have room for one module.
+        let [used, all] =
+            if is_nemotron { [modules, MOST_MODULES].map(|count| LAYERS * count) } else { [1, MOST_MODULES] };
         return match modules {
-            0 => vec![QWEN.to_owned()],
-            _ => (1..MOST_MODULES).map(|index| format!("{QWEN}layers.{index}.")).collect(),
+            0 => vec![MTP.to_owned()],
+            _ => (used..all).map(|index| format!("{MTP}layers.{index}.")).collect(),
         };
     }
     match count_name(family) {

@@ -193,14 +193,15 @@ const EXPERTS: FolderOption = FolderOption {
         Ok(keys)
     },
     write: |sizes| -> Settings {
+        let of_modules = |feed_forward: &str| ("mtp_layers_block_type", json!([FULL, feed_forward]));
         if !sizes.has_mixture() {
-            return Settings::new();
+            return vec![of_modules("mlp")];
         }
-        vec![
         let latents = match sizes.expert_latent_width {
             0 => Json::Null,
             width => json!(width),
         };
+        vec![
             ("moe_intermediate_size", json!(sizes.expert_width)),
             ("moe_latent_size", latents),
             ("moe_shared_expert_intermediate_size", json!(sizes.shared_expert_width)),
@@ -209,7 +210,7 @@ const EXPERTS: FolderOption = FolderOption {
             ("n_shared_experts", json!(1)),
             ("norm_topk_prob", json!(sizes.router_normalised)),
             ("num_experts_per_tok", json!(sizes.experts_per_token)),
-            // Layers that predict later tokens are not supported.
+            of_modules("moe"),
             ("num_nextn_predict_layers", json!(0)),
             ("routed_scaling_factor", json!(sizes.router_scale)),
             ("topk_group", json!(sizes.expert_groups_per_token)),
