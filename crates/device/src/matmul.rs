@@ -53,6 +53,25 @@ impl<'a> Operand<'a> {
         Operand { stride: Some(stride), ..self }
     }
 
+    /// Returns an operand without the first `columns` columns of the stored rows, which have a stride.
+    #[must_use]
+    pub fn skip_columns(self, columns: usize) -> Self {
+        let bytes = columns * self.dtype.bytes();
+        let Region { buffer, offset, bytes: all } = self.region;
+        Operand {
+            region: Region { buffer, offset: offset + bytes, bytes: all.saturating_sub(bytes) },
+            ..self
+        }
+    }
+
+    /// Returns the fewest and the most elements of the region of an operand of `shape`. The last stored row
+    /// may lack its padding.
+    pub(crate) fn elements(&self, shape: [usize; 2]) -> [usize; 2] {
+        let [rows, stride] = self.stored(shape);
+        let columns = if self.transposed { shape[0] } else { shape[1] };
+        [(rows * stride + columns).saturating_sub(stride), rows * stride]
+    }
+
     /// Returns the stored rows of an operand of `shape`, and the elements from one to the next.
     pub(crate) fn stored(&self, [rows, columns]: [usize; 2]) -> [usize; 2] {
         let [rows, columns] = if self.transposed { [columns, rows] } else { [rows, columns] };

@@ -52,10 +52,9 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
         return Err(crate::DeviceError::Unsupported { call: "matmul", dtype: *dtype });
     }
     let [m, n, k] = [call.m, call.n, call.k];
-    let sizes = [(call.a, [m, k]), (call.b, [k, n]), (call.out, [m, n])]
-        .map(|(operand, shape)| (operand, operand.stored(shape).iter().product::<usize>()));
+    let shapes = [(call.a, [m, k]), (call.b, [k, n]), (call.out, [m, n])];
     // A matrix that is added has the layout of the output.
-    let added = sizes[2].1;
+    let added = call.out.stored([m, n]).iter().product();
     let more = match call.epilogue {
         Epilogue::None => vec![],
         Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) => vec![(bias, n)],
@@ -70,12 +69,19 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
             Scales::Tensor(region) => Some((region, size_of::<f32>())),
             Scales::Outer(region) => Some((region, outer * size_of::<f32>())),
         });
-    let operands = sizes.map(|(operand, elements)| (operand.region, elements * operand.dtype.bytes()));
     let vectors = more.into_iter().map(|(region, elements)| (region, elements * call.out.dtype.bytes()));
-    for (region, bytes) in operands.into_iter().chain(vectors).chain(scales) {
+    for (region, bytes) in vectors.chain(scales) {
         region.checked_address()?;
         if region.bytes != bytes {
             return Err(crate::DeviceError::Length { operator: "matmul", left: region.bytes, right: bytes });
+        }
+    }
+    for (operand, shape) in shapes {
+        operand.region.checked_address()?;
+        let [least, most] = operand.elements(shape).map(|elements| elements * operand.dtype.bytes());
+        let left = operand.region.bytes;
+        if !(least..=most).contains(&left) {
+            return Err(crate::DeviceError::Length { operator: "matmul", left, right: most });
         }
     }
     Ok(())

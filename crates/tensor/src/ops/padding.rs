@@ -12,6 +12,11 @@ pub(super) fn padded(columns: usize) -> usize {
     columns.next_multiple_of(MULTIPLE)
 }
 
+/// Returns the number of the first columns that are whole vectors.
+pub(super) fn whole(columns: usize) -> usize {
+    columns / MULTIPLE * MULTIPLE
+}
+
 /// Refuses a tensor whose rows have neither `columns` elements nor the padding of [`padded`].
 pub(super) fn check(
     operator: &'static str,

@@ -1,11 +1,11 @@
 //! Linear layers on a GPU: one matmul each, with bias and GELU in its epilogue where the type supports it.
 
-use device::{DType, Epilogue, Family, Function, Matmul, Operand};
+use device::{DType, Epilogue, Family, Function, Matmul, Operand, Region};
 
 use crate::ops::activation::{self, Activation};
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::kernels::family;
-use crate::ops::{GradientTarget, gpu};
+use crate::ops::{GradientTarget, gpu, padding};
 use crate::{Result, Tensor};
 
 pub(crate) static FAMILY: Family = family!("linear", headers: ["columns.cuh"], constants: columns::CONSTANTS);
@@ -13,6 +13,21 @@ pub(crate) static FAMILY: Family = family!("linear", headers: ["columns.cuh"], c
 /// Returns an operand with the rows of `tensor`, which may be padded.
 fn operand(tensor: &Tensor) -> Operand<'_> {
     Operand::new(tensor.region(), tensor.dtype()).with_stride(tensor.shape().columns())
+}
+
+/// Returns the first class and the number of classes of each matmul over `classes` classes, whose scores have
+/// rows of `columns` elements. Padded scores ([`super::forward_padded`]) take two: for a size that is no
+/// multiple of a vector, the library has slow algorithms only.
+fn parts(classes: usize, columns: usize) -> impl DoubleEndedIterator<Item = (usize, usize)> {
+    let whole = if columns == classes { classes } else { padding::whole(classes) };
+    [(0, whole), (whole, classes - whole)].into_iter().filter(|(_, count)| *count > 0)
+}
+
+/// Returns an operand with `count` rows of `tensor` from `first` on.
+fn rows(tensor: &Tensor, first: usize, count: usize) -> Operand<'_> {
+    let row = tensor.shape().columns() * tensor.dtype().bytes();
+    let Region { buffer, offset, .. } = tensor.region();
+    Operand::new(Region { buffer, offset: offset + first * row, bytes: count * row }, tensor.dtype())
 }
 
 /// Computes out = x · Wᵀ with an epilogue.
@@ -30,9 +45,12 @@ pub(super) fn forward(
         return Ok(());
     }
     let a = operand(x_ti);
-    let b = operand(weight_oi).transposed();
-    let out_to = operand(out_to);
-    Ok(x_ti.device().matmul(&Matmul { m, n, k, a, b, out: out_to, accumulate, epilogue, fast: false })?)
+    for (first, n) in parts(n, out_to.shape().columns()) {
+        let b = rows(weight_oi, first, n).transposed();
+        let out = operand(out_to).skip_columns(first);
+        x_ti.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?;
+    }
+    Ok(())
 }
 
 fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
@@ -108,10 +126,16 @@ pub(super) fn backward_input(
     if m * n == 0 {
         return Ok(());
     }
-    let a = operand(dy_to);
-    let b = operand(weight_oi);
-    let out_to = operand(dx_ti);
-    Ok(dy_to.device().matmul(&Matmul { m, n, k, a, b, out: out_to, accumulate, epilogue, fast: false })?)
+    let out = operand(dx_ti);
+    // The few terms of the rest come first, so that the sum of all others is rounded once.
+    let columns = if matches!(epilogue, Epilogue::None) { dy_to.shape().columns() } else { k };
+    for (index, (first, k)) in parts(k, columns).rev().enumerate() {
+        let a = operand(dy_to).skip_columns(first);
+        let b = rows(weight_oi, first, k);
+        let accumulate = accumulate || index > 0;
+        dy_to.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?;
+    }
+    Ok(())
 }
 
 /// Computes weight (+)= dyᵀ · x and, in the same call, `bias` = Σ over rows of dy.
@@ -124,12 +148,15 @@ pub(crate) fn backward_weight(
     let m = weight.tensor.shape().rows();
     let n = x_ti.shape().columns();
     let k = dy_to.shape().rows();
-    let a = operand(dy_to).transposed();
     let b = operand(x_ti);
-    let out = operand(&weight.tensor);
     let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::BiasGradient(bias.tensor.region()));
-    let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue, fast: false };
-    Ok(dy_to.device().matmul(&call)?)
+    for (first, m) in parts(m, dy_to.shape().columns()) {
+        let a = operand(dy_to).skip_columns(first).transposed();
+        let out = rows(&weight.tensor, first, m);
+        let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue, fast: false };
+        dy_to.device().matmul(&call)?;
+    }
+    Ok(())
 }
 
 /// Computes bias (+)= Σ over rows of dy, with partial sums in `workspace`.
