@@ -69,9 +69,6 @@ pub(crate) const RECURRENT: &[&str] = &[
     "families/qwen3.5-moe",
 ];
 
-/// Models with layers of Mamba-2 with one group, which tensor ranks cannot divide.
-pub(crate) const ONE_GROUP: &[&str] = &["families/falcon-h1", "families/granite4"];
-
 /// A model whose layers cannot be divided, because it has one key and value head.
 pub(crate) const WHOLE: &str = "models/qwen2";
 

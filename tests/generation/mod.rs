@@ -12,7 +12,7 @@ use crate::common;
 use crate::common::golden;
 use crate::common::runs::{GPT, LATENTS, LLAMA, config, train_in};
 use crate::families::{
-    CARRIED, MODELS, ONE_GROUP, RECURRENT, WHOLE, WITH_QUESTIONS, WITHOUT_TEXTS, folder, is_on_all_grids,
+    CARRIED, MODELS, RECURRENT, WHOLE, WITH_QUESTIONS, WITHOUT_TEXTS, folder, is_on_all_grids,
 };
 use inference::{EvaluateOptions, Evaluation, SampleOptions, Sampled, Show, TextEvent};
 use run::Startup;
@@ -144,8 +144,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_grid() {
             _ => (if *name == CARRIED { 3 } else { 1 }, &TENSOR[1..2]),
         };
         // A single key and value head cannot be divided.
-        let is_whole = *name == WHOLE || ONE_GROUP.contains(name);
-        let divided = if is_whole { &[][..] } else { divided };
+        let divided = if *name == WHOLE { &[][..] } else { divided };
         let context = if RECURRENT.contains(name) { &[][..] } else { &CONTEXT[1..2] };
         for grid in GRIDS[..whole].iter().chain(divided).chain(context) {
             let prompts = lists(&expected["prompts"]);

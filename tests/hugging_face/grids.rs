@@ -1,6 +1,6 @@
 //! Grids on which the recorded models must have equal bits.
 
-use crate::families::{CARRIED, MODELS, ONE_GROUP, RECURRENT, WHOLE, is_on_all_grids};
+use crate::families::{CARRIED, MODELS, RECURRENT, WHOLE, is_on_all_grids};
 
 pub(super) const GRIDS: &[&[&str]] = &[
     &[],
@@ -45,10 +45,7 @@ pub(super) fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'stat
     for name in MODELS {
         if RECURRENT.contains(name) {
             all.extend([(*name, &RECURRENT_GRIDS[..1]), (*name, &RECURRENT_GRIDS[1..3])]);
-            all.push((*name, &RECURRENT_GRIDS[3..4]));
-            if !ONE_GROUP.contains(name) {
-                all.push((*name, &RECURRENT_GRIDS[4..]));
-            }
+            all.extend(RECURRENT_GRIDS[3..].chunks(1).map(|grids| (*name, grids)));
             continue;
         }
         if *name == CARRIED && !is_on_all_grids(name) {

@@ -1,7 +1,8 @@
 //! Tests of models with layers that have a state over the sequence.
 
 use super::{
-    BLOCK, INTERLEAVED, ONCE, PAIR, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check, check_on_devices,
+    BLOCK, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check,
+    check_on_devices,
 };
 use crate::common::runs::{LLAMA, SINGLE_BRANCHES};
 
@@ -26,6 +27,21 @@ const STATE_SPACES: &[&str] = &[
     "model.rope_layers=[0]",
     "train.steps=3",
 ];
+/// Groups of heads, and of the columns of their norm, that two or four lanes share.
+pub(super) const SHARED_GROUPS: &[&str] = &[
+    "model.layers=2",
+    "model.layer_types=['state_space', 'attention_and_state_space']",
+    "model.key_value_heads=4",
+    "model.state_heads=8",
+    "model.state_head_width=6",
+    "model.state_width=8",
+    "model.state_scales=[0.9, 0.8, 0.7, 0.6, 0.5]",
+    "model.rope_layers=[0]",
+    "train.steps=2",
+];
+pub(super) const ONE_GROUP: &[&str] = &["model.state_groups=1", "model.state_norm_groups=1"];
+pub(super) const TWO_GROUPS: &[&str] =
+    &["model.state_groups=2", "model.state_norm_groups=2", "model.state_norm_first=true"];
 const TWO_LANES: &[&str] = &["parallel.tensor_lanes=2"];
 const PIECES: &str = "parallel.context_lanes=4";
 const CONTEXT: &str = "parallel.context=2";
@@ -53,6 +69,29 @@ fn recurrent_layers_have_equal_bits_and_planned_bytes() {
         (LLAMA, &states, divided),
     ];
     check_on_devices(&rows);
+}
+
+#[test]
+fn lanes_that_share_groups_have_equal_bits_and_planned_bytes() {
+    const TENSOR: &str = "parallel.tensor=2";
+    const FOUR: &str = "parallel.tensor=4";
+    let [one, two] = [ONE_GROUP, TWO_GROUPS].map(|groups| [SHARED_GROUPS, groups, &[LANES]].concat());
+    let pieces = [&two[..], &[PIECES]].concat();
+    let half = [&two[..], &["precision.compute=bf16", "precision.weights=f32"]].concat();
+    let adapted = [&one[..], &["lora.rank=2", "lora.targets=['in_proj', 'out_proj']"]].concat();
+    let fp8 = [
+        &one[..],
+        &["precision.compute=bf16", "precision.matmul=fp8", "precision.fp8_layers=['*.mamba.*']"],
+        &["model.state_heads=64", "model.state_head_width=4", "model.state_width=64"],
+    ];
+    check_on_devices(&[
+        (LLAMA, &one, &[&[], &[TENSOR, PAIR, ZERO_3, BLOCK], &[FOUR, "parallel.pipeline=2", ZERO_BUBBLE]]),
+        (LLAMA, &two, &[&[], &[FOUR, PAIR, SHARDED], &[TENSOR, "parallel.pipeline=2", ZERO_2]]),
+        (LLAMA, &pieces, &[&[], &[CONTEXT, TENSOR, ZERO_3, BLOCK]]),
+        (LLAMA, &half, &[&[], &[TENSOR, PAIR]]),
+        (LLAMA, &adapted, &[&[], &[TENSOR]]),
+        (LLAMA, &fp8.concat(), &[&[], &[TENSOR]]),
+    ]);
 }
 
 /// Settings of adapters of experts, and of FP8 in layers without a gate.

@@ -1,5 +1,6 @@
 //! Tests of tensor parallelism: ranks that share layers, and the lanes of sums over a divided dimension.
 
+use super::recurrent::{ONE_GROUP, SHARED_GROUPS, TWO_GROUPS};
 use super::{
     BLOCK, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
     check,
@@ -348,6 +349,8 @@ fn lanes_differ_from_whole_layers_by_rounding_alone() {
         (LLAMA, &["model.key_value_heads=4", "model.loss_pieces=2", "model.attention_sinks=true"]),
         (LLAMA, &["model.key_value_heads=4", "lora.rank=4", "lora.targets=['all-linear', 'lm_head']"]),
         (LLAMA, LATENTS),
+        (LLAMA, &[SHARED_GROUPS, ONE_GROUP].concat()),
+        (LLAMA, &[SHARED_GROUPS, TWO_GROUPS].concat()),
     ] {
         let run = |lanes: &str| {
             let ran = run(text, &[sets, &[lanes]].concat());

@@ -9,9 +9,9 @@ use collective::Axis;
 use device::{Category, DType, Device, bf16};
 use ops::{
     Adapter, BatchNorm, CausalConvolution, ConvolutionOptions, DeltaGates, Dropout, ExpertWeights,
-    FeedForwardWeights, GatedFeedForwardWeights, LinearCrossEntropy, Noise, Pair, PartialSums, Pointwise,
-    Positions, QkNormWeights, Rotary, RouterState, RouterWeights, StateHeads, StateSpaceScan, Statistics,
-    TokenTable, Windows,
+    FeedForwardWeights, GatedFeedForwardWeights, LinearCrossEntropy, Noise, NormSpan, Pair, PartialSums,
+    Pointwise, Positions, QkNormWeights, Rotary, RouterState, RouterWeights, StateHeads, StateSpaceScan,
+    Statistics, TokenTable, Windows,
 };
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -149,6 +149,10 @@ const CALLS: &[(&str, Run)] = &[
     ("delta_gates", |t, o| {
         let layer = DeltaGates { log_speed: o.weight(&[2]), bias: o.weight(&[2]), factor: 1.0 };
         ops::delta_gates(t, [o.x(t, &[1, 4, 2]), o.x(t, &[1, 4, 2])], &layer).map(Vec::from)
+    }),
+    ("divided_rms_norm", |t, o| {
+        let span = NormSpan { groups: 1, columns: 8, shards: 1 };
+        one(ops::divided_rms_norm(t, o.x(t, &[1, 4, 8]), &[&o.weight(&[8])], span, 1e-5))
     }),
     ("dropout", |t, o| one(ops::dropout(t, o.x(t, &[4, 8]), &Dropout::new(1, "here", 0.5)))),
     ("embedding", |t, o| {
@@ -299,6 +303,10 @@ const CALLS: &[(&str, Run)] = &[
         let heads = Heads::multi(2, 8);
         let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]) };
         one(ops::row_qk_norm(t, qkv, heads, &[weights], [16, 16], 1e-5))
+    }),
+    ("share_groups", |t, o| {
+        let heads = StateHeads { heads: 2, groups: 1, width: 4, states: 3 };
+        one(ops::share_groups(t, o.x(t, &[2, 4, 14]), heads, 1))
     }),
     ("sigmoid_gate", |t, o| one(ops::sigmoid_gate(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
     ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),

@@ -36,7 +36,7 @@ pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<
         let key = "model.kind";
         return refused(key, format!("{key}: the layers of this kind of model cannot be divided"));
     }
-    let dimensions = config.model.divided_dimensions();
+    let dimensions = config.model.divided_dimensions(lanes);
     if let Some((key, size)) = dimensions.iter().find(|(_, size)| !size.is_multiple_of(lanes)) {
         return refused(key, format!("it does not divide {key} = {size}"));
     }

@@ -150,8 +150,8 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         PlacementTable::new()
     }
 
-    /// The sizes that shards divide, each with the path of its key, for error messages.
-    fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
+    /// The sizes that `lanes` shards must divide, each with the path of its key, for error messages.
+    fn divided_dimensions(&self, _lanes: usize) -> Vec<(&'static str, usize)> {
         Vec::new()
     }
 

@@ -58,23 +58,24 @@ impl Var {
         tape: &Tape,
         mut f: impl FnMut(Var) -> std::result::Result<Var, E>,
     ) -> std::result::Result<Var, E> {
-        each_shard(tape, [self], |[own]| f(own))
+        each_shard(tape, [self], |_, [own]| f(own))
     }
 }
 
-/// [`Var::each_shard`] for several values with the same placements.
+/// [`Var::each_shard`] for several values with the same placements. `f` also takes the shard's index.
 ///
 /// # Errors
 /// Errors of `f`.
 pub fn each_shard<const N: usize, E: From<AutogradError>>(
     tape: &Tape,
     operands: [Var; N],
-    mut f: impl FnMut([Var; N]) -> std::result::Result<Var, E>,
+    mut f: impl FnMut(usize, [Var; N]) -> std::result::Result<Var, E>,
 ) -> std::result::Result<Var, E> {
     let placements = operands.first().map(Var::placements).unwrap_or_default();
     let pieces = pieces_of(tape, placements).unwrap_or(1);
     if tape.block().is_some() || placements.tensor == Placement::Replicate {
-        return Ok(f(operands)?.with_placements(placements));
+        let shard = tape.block().unwrap_or_default().shard;
+        return Ok(f(shard, operands)?.with_placements(placements));
     }
     let shards = operands.first().map_or(0, Var::blocks) / pieces;
     let mut blocks = operands.map(Var::into_blocks);
@@ -85,7 +86,7 @@ pub fn each_shard<const N: usize, E: From<AutogradError>>(
         let own =
             <[Var; N]>::try_from(own.collect::<Vec<_>>()).map_err(|_| AutogradError::Blocks { expected })?;
         let block = BlockIndex { shard, piece: None };
-        results.extend(tape.within_block(block, || f(own))?.into_blocks());
+        results.extend(tape.within_block(block, || f(shard, own))?.into_blocks());
     }
     let all = Var::from_blocks(results).ok_or(AutogradError::NotRecorded)?;
     Ok(all.with_placements(placements))

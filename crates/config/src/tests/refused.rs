@@ -4,6 +4,7 @@ mod averages;
 mod combinations;
 mod context;
 mod later_tokens;
+mod tensor;
 
 use super::*;
 

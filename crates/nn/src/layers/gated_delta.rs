@@ -216,15 +216,12 @@ impl GatedDelta {
 
     /// Computes the result of one shard from its copies of the inputs. Pieces of sequences meet in the
     /// convolution and in the rule.
-    fn forward_shard(&self, tape: &Tape, inputs: [Var; 3]) -> Result<Var> {
-        let mut own = 0;
-        let parts = map(tape, inputs, |block, inputs| {
-            own = block.shard;
-            Ok::<_, NnError>(Vec::from(self.project(tape, block.shard, inputs)?))
-        })?;
+    fn forward_shard(&self, tape: &Tape, shard: usize, inputs: [Var; 3]) -> Result<Var> {
+        let parts =
+            map(tape, inputs, |_, inputs| Ok::<_, NnError>(Vec::from(self.project(tape, shard, inputs)?)))?;
         let [qkv_blc, z_blc, b_blh, a_blh] = <[Var; 4]>::try_from(parts).map_err(|_| missing())?;
-        let convolution = self.convolutions.get(own).ok_or_else(missing)?;
-        let gates = self.gates.get(own).ok_or_else(missing)?;
+        let convolution = self.convolutions.get(shard).ok_or_else(missing)?;
+        let gates = self.gates.get(shard).ok_or_else(missing)?;
         let qkv_blc = within(tape, "conv1d", || Ok(ops::causal_convolution(tape, qkv_blc, convolution)?))?;
         let mixed_blc = within(tape, "delta_rule", || {
             let of_block =
@@ -233,9 +230,9 @@ impl GatedDelta {
             let [decay, rate] = <[Var; 2]>::try_from(parts).map_err(|_| missing())?;
             Ok(ops::gated_delta_rule(tape, [qkv_blc, decay, rate], self.settings)?)
         })?;
-        map(tape, [mixed_blc, z_blc], |block, [mixed_blc, z_blc]| {
+        map(tape, [mixed_blc, z_blc], |_, [mixed_blc, z_blc]| {
             let norm = || Ok(ops::gated_rms_norm(tape, mixed_blc, z_blc, &self.norm, self.norm_settings)?);
-            self.output.forward_shard(tape, block.shard, within(tape, "norm", norm)?)
+            self.output.forward_shard(tape, shard, within(tape, "norm", norm)?)
         })
     }
 }
@@ -255,7 +252,7 @@ impl Layer for GatedDelta {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
         let inputs = self.enter(tape, x_bld)?;
-        let y_bld = each_shard(tape, inputs, |inputs| self.forward_shard(tape, inputs))?;
+        let y_bld = each_shard(tape, inputs, |shard, inputs| self.forward_shard(tape, shard, inputs))?;
         self.output.leave(tape, y_bld, dtype)
     }
 }

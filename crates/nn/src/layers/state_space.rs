@@ -1,7 +1,7 @@
 //! The layer of Mamba-2: a convolution, a scan of selective state spaces, and a gate.
 
-use autograd::ops::{CausalConvolution, NormSettings, StateHeads, StateSpaceScan};
-use autograd::{Tape, Var, Weight, map, ops};
+use autograd::ops::{CausalConvolution, NormSettings, NormSpan, StateHeads, StateSpaceScan};
+use autograd::{BlockIndex, Tape, Var, Weight, each_shard, map, ops};
 use device::{Category, DType, Device, Request};
 use tensor::Tensor;
 use tensor::ops::{Activation, fill};
@@ -35,7 +35,8 @@ pub struct StateSpaceSizes {
 }
 
 /// A layer of Mamba-2: `out(norm(scan(silu(convolution(x, B, C)), dt) · silu(gate)))`, where the gate, x, B,
-/// C and dt are the outputs of one linear layer. Shards have equal parts of the heads and of the groups.
+/// C and dt are the outputs of one linear layer. Shards have equal parts of the heads, and of the columns of
+/// B and C; shards that share a group gather its columns before the scan.
 #[derive(Debug)]
 pub struct StateSpace {
     input: Linear,
@@ -43,6 +44,8 @@ pub struct StateSpace {
     shards: Vec<StateShard>,
     output: Linear,
     sizes: StateSpaceSizes,
+    /// Columns of the gate, x, B, C and the time steps in a shard.
+    columns: [usize; 5],
 }
 
 /// The layers of one shard between the input and output projections.
@@ -59,7 +62,7 @@ impl StateSpace {
     /// `{prefix}.dt_bias` `[heads]`, `{prefix}.norm.weight` and `{prefix}.out_proj.weight`, and biases.
     ///
     /// # Errors
-    /// Memory is exhausted, a name exists, or the shards do not divide heads or groups.
+    /// Memory is exhausted, a name exists, or the shards do not divide heads or columns.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -92,7 +95,10 @@ impl StateSpace {
         };
         let name = format!("{prefix}.out_proj");
         let output = Linear::optional_bias(parameters, &name, [columns, width], projection, options)?;
-        let own = heads.divided(input.edges().shards());
+        let count = input.edges().shards();
+        let own = heads.divided(count);
+        let states = heads.groups * heads.states;
+        let all = [columns, columns, states, states, heads.heads];
         let [a_log, d, bias] = scans;
         let mut biases = biases.into_iter();
         let mut norms = norms.into_iter();
@@ -102,42 +108,108 @@ impl StateSpace {
             scan: StateSpaceScan { a_log, d, bias, heads: own, limits: sizes.limits },
             norm: norms.next(),
         });
-        Ok(StateSpace { input, shards: shards.collect(), output, sizes })
+        let shards = shards.collect();
+        Ok(StateSpace { input, shards, output, sizes, columns: all.map(|columns| columns / count) })
     }
 
-    /// Computes the result of one shard from its copy of the input. Pieces of sequences meet in the
-    /// convolution and in the scan.
-    fn forward_shard(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
-        let shard = |number: usize| self.shards.get(number).ok_or_else(|| missing("such shard"));
-        let mut own = 0;
+    /// Number of shards over all ranks.
+    fn shard_count(&self) -> usize {
+        self.input.edges().shards()
+    }
+
+    /// Returns the layers of a local shard.
+    fn shard(&self, index: usize) -> Result<&StateShard> {
+        self.shards.get(index).ok_or_else(|| missing("such shard"))
+    }
+
+    /// Returns whether several shards share a group of columns of the norm.
+    fn divides_norm(&self) -> bool {
+        (1..self.shard_count()).contains(&self.sizes.norm_groups)
+    }
+
+    /// Returns whether all local shards are computed together: they exchange columns or sums, or text is
+    /// generated, whose states are listed operator by operator.
+    fn computes_jointly(&self, tape: &Tape) -> bool {
+        let shares_groups = self.sizes.heads.shares_groups(self.shard_count());
+        shares_groups || self.divides_norm() || tape.pass().cache.is_some()
+    }
+
+    /// Computes the results of one local shard, or of all, from their copies of the input. Pieces of
+    /// sequences meet in the convolution and in the scan.
+    fn forward_shards(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let parts = map(tape, [x_bld], |block, [x_bld]| {
-            own = block.shard;
             let packed_blc = self.input.forward_shard(tape, block.shard, x_bld)?;
-            within(tape, "mamba", || shard(own)?.split(tape, packed_blc, &self.sizes))
+            within(tape, "mamba", || self.split(tape, packed_blc))
         })?;
         let no_parts = |_| missing("gate, inputs and time steps");
         let [gate_blc, xbc_blc, dt_blh] = <[Var; 3]>::try_from(parts).map_err(no_parts)?;
-        let layers = shard(own)?;
-        let y_blc = within(tape, "mamba", || {
-            let xbc_blc = ops::causal_convolution(tape, xbc_blc, &layers.convolution)?;
-            Ok(ops::state_space_scan(tape, [xbc_blc, dt_blh], &layers.scan)?)
+        let xbc_blc = each_shard(tape, [xbc_blc], |shard, [xbc_blc]| {
+            let layer = &self.shard(shard)?.convolution;
+            within(tape, "mamba", || Ok(ops::causal_convolution(tape, xbc_blc, layer)?))
         })?;
-        map(tape, [y_blc, gate_blc], |block, [y_blc, gate_blc]| {
-            let mixed_blc = within(tape, "mamba", || layers.gate(tape, [y_blc, gate_blc], &self.sizes))?;
-            self.output.forward_shard(tape, block.shard, mixed_blc)
+        let heads = self.sizes.heads;
+        let shards = self.shard_count();
+        let xbc_blc = match heads.shares_groups(shards) {
+            true => within(tape, "mamba", || Ok(ops::share_groups(tape, xbc_blc, heads, shards)?))?,
+            false => xbc_blc,
+        };
+        let y_blc = each_shard(tape, [xbc_blc, dt_blh], |shard, operands| {
+            let layer = &self.shard(shard)?.scan;
+            within(tape, "mamba", || Ok(ops::state_space_scan(tape, operands, layer)?))
+        })?;
+        let project = |block: BlockIndex, y_blc| self.output.forward_shard(tape, block.shard, y_blc);
+        if self.divides_norm() {
+            let y_blc = self.gate_and_norm(tape, [y_blc, gate_blc])?;
+            return map(tape, [y_blc], |block, [y_blc]| project(block, y_blc));
+        }
+        map(tape, [y_blc, gate_blc], |block, operands| {
+            let layers = self.shard(block.shard)?;
+            project(block, within(tape, "mamba", || layers.gate(tape, operands, &self.sizes))?)
         })
+    }
+
+    /// Separates the gate; x, B and C; and the time steps of a shard, each multiplied by its factor.
+    fn split(&self, tape: &Tape, packed_blc: Var) -> Result<Vec<Var>> {
+        let [gate, x, b, c, steps] = self.columns;
+        let packed_blc = self.scaled(tape, packed_blc)?;
+        Ok(ops::split(tape, packed_blc, 2, &[gate, x + b + c, steps])?)
+    }
+
+    /// Multiplies the gate, x, B, C and the time steps by their factors.
+    fn scaled(&self, tape: &Tape, packed_blc: Var) -> Result<Var> {
+        if self.sizes.factors == [1.0; 5] {
+            return Ok(packed_blc);
+        }
+        let parts = ops::split(tape, packed_blc, 2, &self.columns)?.into_iter().zip(self.sizes.factors);
+        let scaled = parts.map(|(part, factor)| Multiplier::new(factor).forward(tape, part));
+        Ok(ops::concatenate(tape, &scaled.collect::<Result<Vec<_>>>()?, 2)?)
+    }
+
+    /// Gates the results of all local shards, and normalises groups of columns that shards share.
+    fn gate_and_norm(&self, tape: &Tape, [y_blc, gate_blc]: [Var; 2]) -> Result<Var> {
+        let StateSpaceSizes { heads, norm_groups: groups, epsilon, norm_first, .. } = self.sizes;
+        let shards = self.shard_count();
+        let span = NormSpan { groups, columns: heads.columns() / groups, shards };
+        let weights: Vec<&Weight> = self.shards.iter().filter_map(|shard| shard.norm.as_ref()).collect();
+        let normalise = |y_blc| {
+            within(tape, "mamba", || Ok(ops::divided_rms_norm(tape, y_blc, &weights, span, epsilon)?))
+        };
+        let gate = |operands: [Var; 2]| {
+            map(tape, operands, |_, [y_blc, gate_blc]| {
+                within(tape, "mamba", || {
+                    let gate_blc = ops::activation(tape, gate_blc, Activation::Silu)?;
+                    Ok(ops::multiply(tape, y_blc, gate_blc)?)
+                })
+            })
+        };
+        match norm_first {
+            true => gate([normalise(y_blc)?, gate_blc]),
+            false => normalise(gate([y_blc, gate_blc])?),
+        }
     }
 }
 
 impl StateShard {
-    /// Separates the gate; x, B and C; and the time steps.
-    fn split(&self, tape: &Tape, packed_blc: Var, sizes: &StateSpaceSizes) -> Result<Vec<Var>> {
-        let heads = self.scan.heads;
-        let packed_blc = self.scaled(tape, packed_blc, sizes)?;
-        let parts = [heads.columns(), heads.packed_columns(), heads.heads];
-        Ok(ops::split(tape, packed_blc, 2, &parts)?)
-    }
-
     /// Gates and normalises the results of the scan.
     fn gate(&self, tape: &Tape, [y, gate]: [Var; 2], sizes: &StateSpaceSizes) -> Result<Var> {
         let gate = ops::activation(tape, gate, Activation::Silu)?;
@@ -145,19 +217,6 @@ impl StateShard {
             true => Ok(ops::multiply(tape, self.normalise(tape, y, sizes)?, gate)?),
             false => self.normalise(tape, ops::multiply(tape, y, gate)?, sizes),
         }
-    }
-
-    /// Multiplies the gate, x, B, C and the time steps by their factors.
-    fn scaled(&self, tape: &Tape, packed_blc: Var, sizes: &StateSpaceSizes) -> Result<Var> {
-        if sizes.factors == [1.0; 5] {
-            return Ok(packed_blc);
-        }
-        let heads = self.scan.heads;
-        let states = heads.groups * heads.states;
-        let columns = [heads.columns(), heads.columns(), states, states, heads.heads];
-        let parts = ops::split(tape, packed_blc, 2, &columns)?.into_iter().zip(sizes.factors);
-        let scaled = parts.map(|(part, factor)| Multiplier::new(factor).forward(tape, part));
-        Ok(ops::concatenate(tape, &scaled.collect::<Result<Vec<_>>>()?, 2)?)
     }
 
     /// Normalises each group of columns, if the layer has a norm.
@@ -202,7 +261,10 @@ impl Layer for StateSpace {
     fn forward(&self, tape: &Tape, x_bld: Var) -> Result<Var> {
         let dtype = x_bld.tensor().dtype();
         let x_bld = self.input.enter(tape, x_bld)?;
-        let y_bld = x_bld.each_shard(tape, |x_bld| self.forward_shard(tape, x_bld))?;
+        let y_bld = match self.computes_jointly(tape) {
+            true => self.forward_shards(tape, x_bld)?,
+            false => x_bld.each_shard(tape, |x_bld| self.forward_shards(tape, x_bld))?,
+        };
         self.output.leave(tape, y_bld, dtype)
     }
 }

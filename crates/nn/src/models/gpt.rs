@@ -125,7 +125,7 @@ impl ModelSpec for GptSizes {
             .with_sharded_rows()
     }
 
-    fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
+    fn divided_dimensions(&self, _lanes: usize) -> Vec<(&'static str, usize)> {
         vec![(Self::heads, self.heads), (Self::vocabulary, self.vocabulary)]
     }
 

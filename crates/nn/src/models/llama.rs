@@ -74,7 +74,7 @@ impl ModelSpec for LlamaSizes {
         self.placement_table()
     }
 
-    fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
+    fn divided_dimensions(&self, lanes: usize) -> Vec<(&'static str, usize)> {
         let heads = (Self::key_value_heads, self.key_value_heads);
         let linear = self.has_mixer(SequenceMixer::LinearAttention);
         let linear = linear.then_some((Self::linear_key_heads, self.linear_key_heads));
@@ -82,7 +82,7 @@ impl ModelSpec for LlamaSizes {
         let of_shared = (Self::shared_layers_feed_forward, self.shared_layers_feed_forward);
         let full_heads = (Self::full_key_value_heads, self.full_key_value_heads);
         let mut dimensions = vec![heads, full_heads, (Self::vocabulary, self.vocabulary)];
-        dimensions.extend(self.divided_mixers());
+        dimensions.extend(self.divided_mixers(lanes));
         dimensions.extend(linear);
         if self.has_dense_layers() {
             dimensions.extend([feed_forward, of_shared]);

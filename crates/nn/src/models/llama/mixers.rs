@@ -161,7 +161,9 @@ impl LlamaSizes {
         }
         if let Some(StateSpaceSizes { heads, taps, .. }) = self.state_space(layer) {
             let channels = heads.packed_columns();
-            caches.push(vec![LayerCache::Convolution { taps, channels }, LayerCache::States(heads)]);
+            // Shards may exchange columns between both, so each is a part by itself.
+            caches.push(vec![LayerCache::Convolution { taps, channels }]);
+            caches.push(vec![LayerCache::States(heads)]);
         }
         if let Some(GatedDeltaSizes { settings, taps, .. }) = self.delta(layer) {
             let heads = settings.heads;
@@ -194,17 +196,25 @@ impl LlamaSizes {
         (sizes.state_scales, sizes.mixer_scales) = (vec![1.0; 5], vec![1.0; 2]);
     }
 
-    /// Returns the sizes of sequence mixers other than attention that tensor sharding divides, each with its
-    /// key.
-    pub(super) fn divided_mixers(&self) -> Vec<(&'static str, usize)> {
+    /// Returns the sizes of sequence mixers other than attention that `lanes` must divide, each with its key.
+    /// Several lanes may share a group of state-space heads, or of the columns of their norm; each lane then
+    /// has an equal part of the group's columns.
+    pub(super) fn divided_mixers(&self, lanes: usize) -> Vec<(&'static str, usize)> {
         let mut sizes = Vec::new();
         if self.has_mixer(SequenceMixer::Convolution) {
             sizes.push((Self::width, self.width));
         }
         if self.has_state_spaces() {
-            sizes.extend([(Self::state_heads, self.state_heads), (Self::state_groups, self.state_groups)]);
-            if self.state_norm_groups > 0 {
-                sizes.push((Self::state_norm_groups, self.state_norm_groups));
+            let Self { state_groups: groups, state_norm_groups: norms, .. } = *self;
+            let is_shared = |groups: usize| lanes.is_multiple_of(groups);
+            sizes.push((Self::state_heads, self.state_heads));
+            if !is_shared(groups) {
+                sizes.push((Self::state_groups, groups));
+            } else if !(groups * self.state_width).is_multiple_of(lanes) {
+                sizes.push((Self::state_width, self.state_width));
+            }
+            if !is_shared(norms) {
+                sizes.push((Self::state_norm_groups, norms));
             }
         }
         sizes

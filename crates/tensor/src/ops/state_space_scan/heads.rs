@@ -33,10 +33,17 @@ impl StateHeads {
         self.columns() + 2 * self.groups * self.states
     }
 
-    /// Returns the heads of one of `parts` equal parts.
+    /// Returns whether several of `parts` equal parts share a group.
+    #[must_use]
+    pub const fn shares_groups(&self, parts: usize) -> bool {
+        self.groups < parts
+    }
+
+    /// Returns the heads of one of `parts` equal parts, with their groups or their common group.
     #[must_use]
     pub const fn divided(self, parts: usize) -> Self {
-        StateHeads { heads: self.heads / parts, groups: self.groups / parts, ..self }
+        let groups = if self.shares_groups(parts) { 1 } else { self.groups / parts };
+        StateHeads { heads: self.heads / parts, groups, ..self }
     }
 
     /// Allocates the states of `slots` sequences, `[slots, heads, states, width]` f32.
