@@ -55,7 +55,7 @@ pub(crate) struct AttentionCase {
     pub(crate) dropout: f64,
 }
 
-/// Times the calls of `count` random configurations on the first GPU, which must be of the model that
+/// Times the calls of `count` random configurations that are not described yet on the first GPU, which must be of the model that
 /// `described` describes. Calls `progress` with the number of finished configurations. Seconds hold for steps
 /// with the described load.
 ///
@@ -78,7 +78,8 @@ pub fn bench_calls(
     let load = described.load.unwrap_or(Load::TYPICAL);
     let timers = [Timer::new(open(false)?, false, load)?, Timer::new(open(true)?, true, load)?];
     let ranks = RandomRanks { ranks: 1, share_gpu: false };
-    let mut times = BTreeMap::new();
+    let mut times = described_calls(described);
+    let before = times.clone();
     for (done, drawn) in random_configs(seed, ranks).take(count).enumerate() {
         progress(done);
         for (key, tf32) in matmuls(&drawn, described)? {
@@ -88,15 +89,25 @@ pub fn bench_calls(
             unless_out_of_memory(timers[0].attention(case, &mut times))?;
         }
     }
-    let calls = |(call, samples): (String, Samples)| MeasuredCalls {
-        call,
-        samples: samples.into_iter().map(|(size, seconds)| sample(size, seconds)).collect(),
+    let new = |(call, samples): (String, Samples)| {
+        let known = before.get(&call);
+        let is_new = |(size, _): &([u64; 3], f64)| !known.is_some_and(|known| known.contains_key(size));
+        let samples = samples.into_iter().filter(is_new).map(|(size, seconds)| sample(size, seconds));
+        MeasuredCalls { call, samples: samples.collect() }
     };
-    Ok(times.into_iter().map(calls).collect())
+    Ok(times.into_iter().map(new).filter(|calls| !calls.samples.is_empty()).collect())
 }
 
 /// Seconds of calls of one kind by the bits of their sizes, which sort like the sizes.
 type Samples = BTreeMap<[u64; 3], f64>;
+
+/// Returns the calls of a description, which need not be timed again.
+fn described_calls(device: &PlanDevice) -> BTreeMap<String, Samples> {
+    let samples = |calls: &MeasuredCalls| -> Samples {
+        calls.samples.iter().map(|[a, b, c, seconds]| ([*a, *b, *c].map(f64::to_bits), *seconds)).collect()
+    };
+    device.times.iter().map(|calls| (calls.call.clone(), samples(calls))).collect()
+}
 
 fn sample(size: [u64; 3], seconds: f64) -> [f64; 4] {
     let [a, b, c] = size.map(f64::from_bits);

@@ -23,6 +23,8 @@ use crate::steps::timed_steps;
 const FIRST_STEPS: u64 = 3;
 /// Steps whose calls are timed.
 const PROFILES: u64 = 3;
+/// Most calls of a step that are timed one by one: more, as of Muon with many experts, take minutes.
+const MOST_CALLS: usize = 20_000;
 /// Most seconds that the events around a call are assumed to take.
 const MOST_EVENT: f64 = 3e-6;
 
@@ -139,6 +141,10 @@ fn by_call(
     let mut config = (*setup.config).clone();
     config.train.graphs = Graphs::Off;
     let setup = Setup { config: Arc::new(config), ..setup };
+    let predicted = predicted_calls(&setup, device)?;
+    if predicted.len() > MOST_CALLS {
+        return Ok(Vec::new());
+    }
     let mut worker = Worker::new(&setup, Communicator::solo())?;
     for step in 0..FIRST_STEPS {
         worker.step(step)?;
@@ -147,7 +153,6 @@ fn by_call(
     let profiles = (0..PROFILES).map(|more| profile(&mut worker, FIRST_STEPS + more));
     let profiles = profiles.collect::<Result<Vec<_>>>()?;
     drop(worker);
-    let predicted = predicted_calls(&setup, device)?;
     let (logged, times): (Vec<LoggedCall>, Vec<f64>) =
         predicted.into_iter().filter(|(call, _)| is_timed(call)).unzip();
     if let Some(difference) = profiles.iter().find_map(|profile| difference(&logged, profile)) {
