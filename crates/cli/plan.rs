@@ -84,7 +84,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "LINES", requires = "describe", conflicts_with = "quick")]
     add: Vec<PathBuf>,
     /// With --describe, time the matmuls and the attention of N random configurations, each call alone, and
-    /// add them to FILE. A full description has those of 500. A GPU takes about a minute for 500.
+    /// add them to FILE. A full description has the calls of 500. A GPU takes about a minute for 500.
     #[arg(
         long,
         value_name = "N",

@@ -78,7 +78,7 @@ impl Extent {
 }
 
 /// Measures the calls of steps on identical GPUs, which should be otherwise idle and share the work. Calls
-/// `progress` with the numbers of measured and of all steps. Times hold for steps with `load`, if there is one.
+/// `progress` with the numbers of measured and of all steps. Times hold for steps with `load`, if any.
 ///
 /// # Errors
 /// A GPU fails, or a step's calls differ from its log.

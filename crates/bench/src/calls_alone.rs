@@ -16,13 +16,13 @@ use tensor::{Tensor, ops};
 use worker::is_out_of_memory;
 use worker::setup::placement::Placement;
 
-use crate::attention::AttentionSizes;
+use crate::attention::{AttentionCase, AttentionSizes};
 use crate::call_samples::{is_timed, without};
-use crate::describe::legible;
 use crate::error::{BenchError, Result};
 use crate::matmul::{Noise, Operands};
 use crate::options::median;
 use crate::random_configs::{RandomConfig, RandomRanks, random_configs};
+use crate::rates::legible;
 
 /// Smallest part of a step's predicted time for matmuls of one size that are timed.
 const LEAST_SHARE: f64 = 5e-3;
@@ -46,18 +46,9 @@ const EVENT: f64 = 1.1e-6;
 const MATMUL_LOAD: f64 = 336e12;
 const ATTENTION_LOAD: f64 = 190e12;
 
-/// Sizes of the attention of a random configuration.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionCase {
-    pub(crate) sizes: AttentionSizes,
-    pub(crate) dtype: DType,
-    /// Probability of dropout; 0 for none.
-    pub(crate) dropout: f64,
-}
-
-/// Times the calls of `count` random configurations that are not described yet on the first GPU, which must be of the model that
-/// `described` describes. Calls `progress` with the number of finished configurations. Seconds hold for steps
-/// with the described load.
+/// Times the calls of `count` random configurations on the first GPU, which must be of the model that
+/// `described` describes. Described calls are not timed again. Calls `progress` with the number of finished
+/// configurations. Seconds hold for steps with the described load.
 ///
 /// # Errors
 /// There is no GPU, it is of another model, or it fails.
@@ -121,16 +112,16 @@ fn unless_out_of_memory(timed: Result<()>) -> Result<()> {
     }
 }
 
-/// Returns the matmuls of a step of the configuration that are worth timing, and whether they use TF32.
-/// Empty if the configuration does not fit.
+/// Returns the matmuls of a step of the configuration that are worth timing, and whether they use TF32; none
+/// if the configuration cannot be planned.
 fn matmuls(drawn: &RandomConfig, device: &PlanDevice) -> Result<Vec<(MatmulKey, bool)>> {
     let config = drawn.config()?;
     let tf32 = config.precision.tf32;
     let description = device.description(DeviceRanks::from_config(&config));
-    let setup = prepare_shapes(config, Placement::Meta(description))?;
-    let calls = match predicted_calls(&setup, device).map_err(BenchError::from) {
-        Err(error) if is_out_of_memory(&error) => return Ok(Vec::new()),
-        calls => calls?,
+    // Not all random configurations fit, and some are refused, as by layers that FP8 cannot divide.
+    let prepared = prepare_shapes(config, Placement::Meta(description));
+    let Ok(calls) = prepared.and_then(|setup| predicted_calls(&setup, device)) else {
+        return Ok(Vec::new());
     };
     let step: f64 = calls.iter().map(|(_, seconds)| seconds).sum();
     let mut by_key: BTreeMap<MatmulKey, [f64; 2]> = BTreeMap::new();

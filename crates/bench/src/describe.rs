@@ -11,7 +11,7 @@ use crate::call_samples::{self, CallMeasurements, Extent};
 use crate::calls_alone::bench_calls;
 use crate::error::{BenchError, Result};
 use crate::links::{self, Groups};
-use crate::rates::{Rates, host_copy_bytes_per_second, matmul_flops_per_second, rates};
+use crate::rates::{Rates, host_copy_bytes_per_second, legible, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
 use plan::{ClassRatio, DeviceRates, Load, MeasuredCalls, Overhead, PlanDevice, Power};
@@ -265,29 +265,4 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
         device.libraries += &format!(", NCCL {version}");
     }
     device
-}
-
-/// Rounds to four digits, more than repeated measurements agree in.
-pub(crate) fn legible(rate: f64) -> f64 {
-    // A multiple of a power of ten could have many digits.
-    format!("{rate:.3e}").parse().unwrap_or(rate)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::legible;
-
-    #[test]
-    fn rates_have_four_digits() {
-        let rates = [
-            (804_658_897_613_337.9, "804700000000000"),
-            (4_271.4, "4271"),
-            (1.31e-6, "0.00000131"),
-            (0.0, "0"),
-        ];
-        for (rate, text) in rates {
-            assert_eq!(legible(rate).to_string(), text);
-        }
-        assert!(legible(f64::NAN).is_nan());
-    }
 }

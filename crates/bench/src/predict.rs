@@ -9,9 +9,9 @@ use plan::{DeviceRanks, MeasuredCalls, PlanDevice, PlanTarget, StepTime, prepare
 use serde::{Deserialize, Serialize};
 use worker::{DeviceChoice, Placement, is_out_of_memory};
 
-use crate::describe::legible;
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, measures_gpu, median};
+use crate::rates::legible;
 pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
 pub use measured::{CallDifference, FamilyDifference};
 use measured::{MeasuredStep, measure};

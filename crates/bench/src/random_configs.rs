@@ -11,8 +11,7 @@ use config::RunConfig;
 use device::DType;
 use tensor::ops::attention::Heads;
 
-use crate::attention::AttentionSizes;
-use crate::calls_alone::AttentionCase;
+use crate::attention::{AttentionCase, AttentionSizes};
 use crate::error::Result;
 use draw::Draw;
 

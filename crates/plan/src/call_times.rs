@@ -15,9 +15,9 @@ use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, StreamKi
 use matmul::{MatmulModel, MatmulRate};
 
 use crate::imitated::PlanDevice;
+use crate::load::Load;
 use crate::rates::DeviceRates;
 use crate::samples::{CallSize, Samples};
-use crate::surroundings::Load;
 
 /// Times that calls of one step share.
 pub(crate) struct KnownCalls {
@@ -167,7 +167,9 @@ impl CallTimes {
         }
         let mut known = KnownCalls { matmuls, ratio: 1.0 };
         let Some(load) = self.load else { return known };
-        let (mut flops, mut seconds, mut others) = (0.0, 0.0, 0.0);
+        let mut flops = 0.0;
+        let mut seconds = 0.0;
+        let mut others = 0.0;
         log.for_each(|call| match self.tensor_core_flops(call) {
             own if own > 0.0 => {
                 flops += own;

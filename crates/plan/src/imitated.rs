@@ -6,10 +6,11 @@ use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, Result};
+use crate::load::Load;
 use crate::overhead::{DeviceRanks, Overhead};
 use crate::rates::DeviceRates;
 use crate::samples::MeasuredCalls;
-use crate::surroundings::{GPUS_PER_HOST, Load, Network, Power};
+use crate::surroundings::{GPUS_PER_HOST, Network, Power};
 use crate::toml_file;
 
 /// Description of the default device for plans on a host without a GPU.

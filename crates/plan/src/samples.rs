@@ -6,7 +6,7 @@ use collective::{PEER_COPIES, PEER_SUMS};
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, Tiling};
 use serde::{Deserialize, Serialize};
 
-use crate::surroundings::Load;
+use crate::load::Load;
 
 /// Multiples of elements at which the rows of a matmul's operands may begin. Algorithms need the first for
 /// full speed.

@@ -7,7 +7,7 @@ use super::{SharedKeyValues, within};
 use crate::error::{NnError, Result};
 use crate::shards::Shards;
 
-/// The columns that a stage receives and sends after those of the residual stream.
+/// The columns that a stage receives and sends after the residual stream.
 #[derive(Debug)]
 pub struct CarriedColumns {
     /// Width of the residual stream.

@@ -13,7 +13,11 @@ use crate::{DType, Result, Tensor};
 
 const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", columns::TILE), ("CHUNK", CHUNK as u32)];
 
-pub(crate) static FAMILY: Family = family!("state_space_scan", headers: ["columns.cuh", "slabs.cuh", "state_space_steps.cuh"], constants: CONSTANTS);
+pub(crate) static FAMILY: Family = family!(
+    "state_space_scan",
+    headers: ["columns.cuh", "slabs.cuh", "state_space_steps.cuh"],
+    constants: CONSTANTS,
+);
 
 pub(super) fn forward(
     operator: &'static str,
@@ -94,7 +98,7 @@ pub(super) fn backward_input(
     Ok(launch.launch([word(blocks)?, 1, 1], gpu::THREADS)?)
 }
 
-pub(in crate::ops::state_space_scan) fn backward_weight(
+pub(crate) fn backward_weight(
     operator: &'static str,
     sums: &Tensor,
     targets: [Option<&GradientTarget>; 3],
