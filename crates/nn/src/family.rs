@@ -227,12 +227,6 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     fn autocast(&self) -> PrecisionTable {
         PrecisionTable::default()
     }
-
-    /// Returns a sentence about sizes that are slow in dtype `compute`, and faster sizes; `None` if there are
-    /// none.
-    fn advice(&self, _compute: DType) -> Option<String> {
-        None
-    }
 }
 
 /// The experts of a model's layers.

@@ -2,10 +2,8 @@
 
 use device::DType;
 use keys::RawValues;
-use tensor::ops::{attention, lanes};
+use tensor::ops::attention;
 
-/// Common granularity of vocabulary sizes, for example 50257 rounded up to 50304.
-const VOCABULARY_PADDING: usize = 128;
 /// Maximum bytes of one group of tensors. Far more than any machine has, and small enough that sums of a few
 /// groups, rounded up by the allocator, cannot overflow 2⁶⁴.
 const MOST_BYTES: u128 = 1 << 56;
@@ -34,19 +32,6 @@ impl HeadWidth {
         );
         Err(raw.conflict(&[&["precision.compute"], self.keys].concat(), reason))
     }
-}
-
-/// Returns advice if the vocabulary size makes matmuls in `compute` slow.
-pub(super) fn vocabulary_advice(vocabulary: usize, compute: DType) -> Option<String> {
-    let lanes = lanes(compute);
-    let slow = compute != DType::F32 && !vocabulary.is_multiple_of(lanes);
-    slow.then(|| {
-        format!(
-            "model.vocabulary = {vocabulary} is not a multiple of {lanes}, which makes matmuls in half \
-             precision slow: {} is faster, and no text has the added tokens",
-            vocabulary.next_multiple_of(VOCABULARY_PADDING)
-        )
-    })
 }
 
 /// Granularity of the search for the largest context, if the configured one is a multiple of it; otherwise 1.

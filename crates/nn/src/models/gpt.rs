@@ -1,7 +1,6 @@
 //! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the token
 //! embedding.
 
-use device::DType;
 use keys::{Interval, RawValues, Row, choice, section};
 use tensor::ops::attention::Settings;
 
@@ -199,10 +198,6 @@ impl ModelSpec for GptSizes {
     fn with_context(&self, context: usize) -> Vec<String> {
         let rows = format!("{}={}", Self::max_context, self.position_rows());
         vec![format!("{}={context}", Self::context), rows]
-    }
-
-    fn advice(&self, compute: DType) -> Option<String> {
-        checks::vocabulary_advice(self.vocabulary, compute)
     }
 }
 

@@ -21,7 +21,6 @@ mod sizes;
 pub use model::Llama;
 pub use sizes::{LlamaSizes, RopeScaling};
 
-use device::DType;
 use keys::RawValues;
 
 use super::checks::{self as sizes_checks, HeadWidth};
@@ -191,10 +190,6 @@ impl ModelSpec for LlamaSizes {
             Searchable { key: Self::layers, value: self.layers, step: 1, follows: alone },
             Searchable { key: Self::context, value: self.context, step: tokens, follows: alone },
         ]
-    }
-
-    fn advice(&self, compute: DType) -> Option<String> {
-        sizes_checks::vocabulary_advice(self.vocabulary, compute)
     }
 }
 

@@ -42,8 +42,7 @@ pub(super) fn announce(launch: &Launch, options: &RunOptions) {
     if config.memory.preallocate && plans.roles().is_empty() {
         tracing::warn!("memory.preallocate has no effect without a plan");
     }
-    let advice = config.model.advice(config.precision.compute);
-    for advice in advice.into_iter().chain(config.context_advice()) {
+    if let Some(advice) = config.context_advice() {
         tracing::warn!("{advice}");
     }
     if let Some(figures) = setup.dataset.tokens.as_ref().and_then(|tokens| tokens.packing()) {
