@@ -60,7 +60,7 @@ impl SharedKeyValues {
     }
 
     /// Keeps the keys and values of an earlier stage, whose `rows` are divided like the residual stream.
-    /// `columns` are those of one shard, and `time` is the number of positions of a sequence or piece.
+    /// `columns` counts one shard, and `time` is the number of positions of a sequence or piece.
     pub(super) fn arrive(
         &self,
         tape: &Tape,
