@@ -277,7 +277,10 @@ fn new_weights_arrive_during_the_next_pass() {
                 // The first pass after an update, of the next step or of a validation.
                 let first = last.1 && (last.0 < *step || !training);
                 let expected = if first && *travels { *all } else { 0 };
-                assert_eq!((*before, *after), (expected, 0), "{overrides:?}: {rank}, {step}, {training}");
+                // The loss reads the head, whose weight is the embedding's on a single stage.
+                let has_own_head = overrides.contains(&"parallel.pipeline=2") && rank % 2 == 1;
+                let later = usize::from(expected > 0 && has_own_head);
+                assert_eq!((*before, *after), (expected, later), "{overrides:?}: {rank}, {step}, {training}");
                 updates += usize::from(first);
                 last = (*step, *training);
             }

@@ -12,7 +12,7 @@ use worker::DeviceChoice;
 /// Settings with a threshold so low that a run has some spikes.
 const SPIKY: [&str; 5] = [
     "train.steps=30",
-    "train.spike_deviations=1.5",
+    "train.spike_deviations=0.7",
     "train.spike_window=12",
     "checkpoint.every=7",
     "checkpoint.wait=true",
