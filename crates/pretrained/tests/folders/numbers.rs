@@ -97,7 +97,8 @@ fn logits_match_transformers() {
         let tape = autograd::Tape::new(&device, autograd::Mode::Evaluate);
         let [inputs, _] = batch(name, &device);
         let [rows, context] = [inputs.shape().dims()[0], inputs.shape().dims()[1]];
-        let logits = model.forward(&tape, Input::Batch(inputs)).unwrap().into_tensor();
+        let prediction = model.forward(&tape, Input::Batch(inputs)).unwrap();
+        let logits = model.scores(&tape, prediction).unwrap().into_tensor();
         let classes = logits.shape().columns();
         let values = logits.to_vec::<f32>().unwrap();
         let last: Vec<_> =

@@ -122,8 +122,8 @@ pub(crate) fn batch(name: &str, device: &Device) -> [Tensor; 2] {
 /// Computes loss and gradients of one batch.
 pub(crate) fn pass(model: &dyn Model, [inputs, targets]: &[Tensor; 2]) -> (f32, Gradients) {
     let tape = Tape::new(inputs.device(), Mode::Train);
-    let logits = model.forward(&tape, Input::Batch(inputs.clone())).unwrap();
-    let loss = model.loss(&tape, logits, targets, 1.0).unwrap();
+    let prediction = model.forward(&tape, Input::Batch(inputs.clone())).unwrap();
+    let loss = model.loss(&tape, prediction, targets, 1.0).unwrap();
     let value = loss.tensor().to_vec::<f32>().unwrap()[0];
     let mut gradients = Gradients::default();
     tape.backward(loss, &mut gradients).unwrap();
