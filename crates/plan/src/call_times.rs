@@ -194,7 +194,8 @@ impl CallTimes {
             _ => None,
         };
         let described = described.unwrap_or_else(|| self.call_seconds(call));
-        let is_slower = known.ratio != 1.0 && self.tensor_core_flops(call) > 0.0;
+        // Typical ratios, for kinds without measurements, include the load.
+        let is_slower = known.ratio != 1.0 && self.tensor_core_flops(call) > 0.0 && self.is_measured(call);
         if is_slower { described * known.ratio } else { described }
     }
 
