@@ -95,7 +95,8 @@ fn operands(device: &Device, sizes: &AttentionSizes, dtype: DType) -> Result<Vec
     (0..pieces).map(piece).collect()
 }
 
-fn random(device: &Device, name: &str, shape: [usize; 3], dtype: DType) -> Result<Tensor> {
+/// Returns an operand with random values.
+pub(crate) fn random(device: &Device, name: &str, shape: [usize; 3], dtype: DType) -> Result<Tensor> {
     let operand = Tensor::empty(device, shape, dtype, Request::new(Category::Other, "attention"))?;
     random::normal(&operand, 1, name, 0.0, 1.0)?;
     Ok(operand)

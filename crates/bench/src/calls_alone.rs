@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 
 use device::cuda::TimedCall;
 use device::matmul_table::{EpilogueKind, MatmulKey, Scaling};
-use device::{Category, DType, Device, DeviceOptions, LoggedCall, Request};
+use device::{DType, Device, DeviceOptions, LoggedCall};
 use plan::{CallSize, DeviceRanks, Load, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes};
+use tensor::Tensor;
 use tensor::ops::attention::{self, Masks, Output, Qkv, Settings};
 use tensor::ops::dropout::Mask;
-use tensor::{Tensor, ops};
 use worker::is_out_of_memory;
 use worker::setup::placement::Placement;
 
-use crate::attention::{AttentionCase, AttentionSizes};
+use crate::attention::{AttentionCase, AttentionSizes, random};
 use crate::call_samples::{is_timed, without};
 use crate::error::{BenchError, Result};
 use crate::matmul::{Noise, Operands};
@@ -244,12 +244,7 @@ struct AttentionOperands {
 impl AttentionOperands {
     fn new(device: &Device, case: &AttentionCase) -> Result<Self> {
         let AttentionSizes { batch, positions, heads, .. } = case.sizes;
-        let random = |name, columns| -> Result<Tensor> {
-            let request = Request::new(Category::Other, "attention");
-            let operand = Tensor::empty(device, [batch, positions, columns], case.dtype, request)?;
-            ops::random::normal(&operand, 1, name, 0.0, 1.0)?;
-            Ok(operand)
-        };
+        let random = |name, columns| random(device, name, [batch, positions, columns], case.dtype);
         let qkv = Qkv::Packed(random("qkv", heads.packed_columns())?);
         Ok(AttentionOperands { qkv, dy: random("dy", heads.output_columns())? })
     }

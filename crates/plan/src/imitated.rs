@@ -80,7 +80,7 @@ pub struct PlanDevice {
     /// Electric power of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<Power>,
-    /// How times of calls on tensor cores depend on the step; `None`: they do not.
+    /// Dependence of the times of calls on tensor cores on the step; `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
     /// Measured times of calls.

@@ -88,7 +88,7 @@ impl TileSizes {
     }
 }
 
-/// Returns the arrays of a workspace with these bytes; those that a call does not use are empty.
+/// Divides a workspace into arrays with these bytes. Arrays that a call does not use are empty.
 pub(super) fn regions<const N: usize>(workspace: &Tensor, bytes: [usize; N]) -> [Region<'_>; N] {
     let whole = workspace.region();
     let mut first = 0;
