@@ -247,14 +247,19 @@ __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const
         }
         if (threadIdx.x % GROUP == 0) arrive(shared.empty + position.index * 8);
 #else
-        if (!is_idle) {
+        if (is_idle) {
+            // Warps without matmuls do not wait for each other. One that is a round behind misses a phase, and
+            // waits forever.
+            meet(2 + threadIdx.x / GROUP, GROUP);
+            if (threadIdx.x % GROUP == 0) arrive(shared.empty + position.index * 8);
+        } else {
             products_begin();
             multiply<A, B>(acc, left, right, k > 0);
             products_commit();
             // The stage before has been read.
             products_wait<1>();
+            if (k > 0 && threadIdx.x % GROUP == 0) arrive(shared.empty + last * 8);
         }
-        if (k > 0 && threadIdx.x % GROUP == 0) arrive(shared.empty + last * 8);
 #endif
         last = position.index;
         position.next();
@@ -263,7 +268,7 @@ __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const
     products_wait<0>();
 #pragma unroll
     for (u32 part = 0; part < PARTS; ++part) pin(acc[part]);
-    if (length > 0 && threadIdx.x % GROUP == 0) arrive(shared.empty + last * 8);
+    if (!is_idle && length > 0 && threadIdx.x % GROUP == 0) arrive(shared.empty + last * 8);
 #endif
 }
 

@@ -1,6 +1,6 @@
 //! Matmuls of groups of rows compared with f64, and their independence of the routing of other rows.
 
-use device::{Category, DType, E4m3, E5m2, Fp8};
+use device::{Backend, Category, DType, E4m3, E5m2, Fp8};
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::experts;
@@ -126,6 +126,33 @@ fn matmuls_of_groups_match_f64() {
                 targets.iter().for_each(|target| case.close(&what, &read(&target.tensor), &after));
                 case.is_rounded(&what, &targets);
             }
+        }
+    }
+}
+
+/// Rows of experts with as many as three stages of 64 rows on Hopper, none of them whole.
+const UNEVEN: [usize; 8] = [154, 28, 53, 135, 179, 37, 93, 89];
+
+/// Kernels whose warps wait for each other in many tiles. One that lost a warp would never return.
+#[test]
+fn gradients_of_uneven_groups_are_added_often() {
+    for case in devices() {
+        // Blocks take several tiles each, and the last tile of a column has rows for one of two consumers.
+        let is_gpu = case.device.backend() == Backend::Cuda;
+        let [outputs, inputs, times] = if is_gpu { [544, 2112, 60] } else { [24, 16, 2] };
+        let routes = routes(&case, &UNEVEN);
+        let rows = UNEVEN.iter().sum();
+        let (x, _) = case.operand("x", [rows, inputs]);
+        let (dy, _) = case.operand("dy", [rows, outputs]);
+        let shape = [UNEVEN.len() * outputs, inputs];
+        let [one, other] = [(); 2].map(|()| case.targets("weight", shape, true));
+        for targets in [&one, &other] {
+            for target in targets {
+                (0..times).for_each(|_| experts::backward_weight(&dy, &x, &routes, target).unwrap());
+            }
+        }
+        for (one, other) in one.iter().zip(&other) {
+            assert_eq!(bits(&one.tensor), bits(&other.tensor), "{}", case.name());
         }
     }
 }
