@@ -22,10 +22,10 @@ impl Work {
 /// from the minimum work nor from the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Units of work, each computed by one multiprocessor.
-    pub units: u64,
     /// FLOPs of whole tiles, including padding and hidden values.
     pub flops: u64,
+    /// FLOPs of the longest unit of work. One multiprocessor computes a unit.
+    pub longest: u64,
     /// Whether the kernel draws random numbers for dropout.
     pub drops: bool,
 }

@@ -64,9 +64,6 @@ const TYPICAL: [(&str, f64); 16] = [
 const TYPICAL_MATMUL: f64 = 1.17;
 /// Typical ratio of a convolution's time to the model.
 const TYPICAL_CONVOLUTION: f64 = 1.6;
-/// Length of an attention kernel's tail, in waves of units, during which some multiprocessors are idle. The
-/// units of a causal kernel differ in size. Hopper's kernels have equal units, which are counted.
-const TAIL_WAVES: f64 = 1.6;
 /// Memory rate of a multiprocessor that works alone, as a multiple of its share of the device's rate.
 const ALONE: f64 = 2.0;
 
@@ -324,11 +321,12 @@ impl CallTimes {
         self.rates.kernel() + (bytes / self.rates.memory_bytes).max(flops / flops_rate) / part
     }
 
-    /// Returns the seconds of a kernel that divides these FLOPs into units and reads its operands from
-    /// caches.
+    /// Returns the seconds of a kernel that reads its operands from caches, and whose longest unit of work
+    /// makes as much as this number of `units`.
     fn tiled(&self, [units, _, flops]: [f64; 3], flops_rate: f64, has_equal_units: bool) -> f64 {
         let waves = units / self.multiprocessors;
-        let longer = if has_equal_units { waves.ceil() / waves } else { 1.0 + TAIL_WAVES / waves };
+        // Multiprocessors wait for the longest unit, or for the last wave of equal ones.
+        let longer = if has_equal_units { waves.ceil() / waves } else { 1.0 + 1.0 / waves };
         self.rates.kernel() + flops / flops_rate * longer
     }
 

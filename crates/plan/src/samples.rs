@@ -30,10 +30,13 @@ pub struct MeasuredCalls {
 pub struct CallSize {
     /// Name of the kind, including dtypes and, for kernels, the variant.
     pub kind: String,
-    /// Size. Kernel: blocks or units of work, bytes, FLOPs. Matmul: m, n, k. Convolution: output
+    /// Size. Kernel: blocks, or all work divided by its longest unit, bytes, FLOPs. Matmul: m, n, k. Convolution: output
     /// elements, bytes, FLOPs. Copy: bytes. Communication: hosts, ranks per host, bytes.
     pub size: [f64; 3],
 }
+
+/// Parts of a unit of work that are counted, so that numbers of units are short in descriptions.
+const UNIT_PARTS: f64 = 64.0;
 
 impl CallSize {
     /// Returns the seconds that a call takes by a description with this load, if it takes `seconds` in a step
@@ -118,7 +121,10 @@ impl CallSize {
         let variant = function.variant_index();
         let drops = if tiling.is_some_and(|tiling| tiling.drops) { DROPOUT } else { "" };
         let [units, flops] = match tiling {
-            Some(Tiling { units, flops, .. }) => [*units as f64, *flops as f64],
+            Some(Tiling { flops, longest, .. }) => {
+                let units = *flops as f64 / (*longest).max(1) as f64;
+                [(UNIT_PARTS * units).round() / UNIT_PARTS, *flops as f64]
+            }
             None => [grid.iter().map(|blocks| f64::from(*blocks)).product(), work.flops as f64],
         };
         CallSize {

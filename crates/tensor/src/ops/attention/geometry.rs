@@ -128,6 +128,19 @@ impl Geometry {
         self.visible_pairs().saturating_add(hidden).saturating_mul(columns * matmuls)
     }
 
+    /// Returns twice the number of scores of one head in the longest row of tiles of `tile` positions, each of
+    /// which sees at most `seen` positions.
+    pub(super) fn longest_row(&self, tile: [u32; 2], seen: u32) -> u64 {
+        let [rows, columns] = tile;
+        let tiles = seen.div_ceil(columns);
+        let tiles = self.settings.window.map_or(tiles, |window| {
+            // A window begins within a tile.
+            let of_window = (window + rows as usize - 1).div_ceil(columns as usize) + 1;
+            tiles.min(u32::try_from(of_window).unwrap_or(u32::MAX))
+        });
+        2 * u64::from(rows) * u64::from(columns) * u64::from(tiles)
+    }
+
     /// Returns the factor of the scores.
     pub(super) fn scale(&self) -> f32 {
         self.settings.factor()

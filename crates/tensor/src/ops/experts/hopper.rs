@@ -219,7 +219,7 @@ impl<'a> Matmul<'a> {
         };
         let units = experts * (rows / tiles.rows as usize) * (columns / tiles.columns as usize);
         let flops = Work::flops_of_products([experts, rows, columns, sum]);
-        Tiling { units: units as u64, flops, drops: false }
+        Tiling { flops, longest: flops.div_ceil(units.max(1) as u64), drops: false }
     }
 
     fn launch(&self, launch: Launch<'_>, tiles: &Tiles, sums_rows: bool) -> Result<()> {

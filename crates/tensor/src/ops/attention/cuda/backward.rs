@@ -1,5 +1,6 @@
 //! Launches of the backward pass.
 
+use device::Tiling;
 use device::cuda::Launch;
 
 use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
@@ -160,6 +161,14 @@ impl<'a> Backward<'a> {
         Owner::ALL.into_iter().try_for_each(|owner| self.half(owner, half))
     }
 
+    fn tiling(&self, owner: Owner, tile: [u32; 2], width: u32) -> Tiling {
+        let seen = match owner {
+            Owner::Query => self.call.seen_keys(),
+            Owner::KeyValue => self.call.time,
+        };
+        self.call.grid_tiling(self.grid_heads(owner), seen, tile, width, owner.matmuls())
+    }
+
     fn half(&self, owner: Owner, half: Half) -> Result<()> {
         let call = &self.call;
         let block = half.backward();
@@ -169,7 +178,7 @@ impl<'a> Backward<'a> {
         let launch = self.measured(call.masked(launch), owner);
         let launch = if half.padded { launch.u32(call.width) } else { launch };
         let grid = self.grid(owner, block.rows);
-        let tiling = call.grid_tiling(grid, [block.rows, BACKWARD_COLUMNS], half.columns, owner.matmuls());
+        let tiling = self.tiling(owner, [block.rows, BACKWARD_COLUMNS], half.columns);
         call.values(launch).shared(block.shared).tiled(tiling).launch(grid, block.threads)?;
         Ok(())
     }
@@ -212,7 +221,7 @@ impl<'a> Backward<'a> {
         let grid = self.grid(owner, tile);
         call.values(call.masked(launch))
             .shared(f32_shared(4, F32[sizes]))
-            .tiled(call.grid_tiling(grid, [tile; 2], width, owner.matmuls()))
+            .tiled(self.tiling(owner, [tile; 2], width))
             .launch(grid, THREADS)?;
         Ok(())
     }

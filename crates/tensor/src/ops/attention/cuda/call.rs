@@ -236,19 +236,31 @@ impl<'a> Call<'a> {
 
     /// Returns the division of a Hopper kernel's work over `matmuls` matmuls.
     pub(super) fn hopper_tiling(&self, rows: u32, tiles: u32, heads: u32, matmuls: u64) -> Tiling {
-        let tile = [tiles * CONSUMER_ROWS, COLUMNS];
-        self.tiling(self.hopper_items(rows, tiles, heads), tile, self.width, matmuls)
+        let flops = self.geometry.tiled_flops([tiles * CONSUMER_ROWS, COLUMNS], self.width, matmuls);
+        let longest = flops.div_ceil(self.hopper_items(rows, tiles, heads).max(1));
+        Tiling { flops, longest, drops: self.masks.dropout.is_some() }
     }
 
-    /// Returns the division of the work of a kernel with this grid, over `matmuls` matmuls of tiles of `tile`
-    /// positions, with heads of `width` columns.
-    pub(super) fn grid_tiling(&self, grid: [u32; 3], tile: [u32; 2], width: u32, matmuls: u64) -> Tiling {
-        self.tiling(grid.into_iter().map(u64::from).product(), tile, width, matmuls)
-    }
-
-    fn tiling(&self, units: u64, tile: [u32; 2], width: u32, matmuls: u64) -> Tiling {
+    /// Returns the division of the work of a kernel with a block for every `tile[0]` positions of each of
+    /// `heads` heads, which computes tiles of at most `seen` other positions. `width` columns of a head are
+    /// computed in `matmuls` matmuls.
+    pub(super) fn grid_tiling(
+        &self,
+        heads: u32,
+        seen: u32,
+        tile: [u32; 2],
+        width: u32,
+        matmuls: u64,
+    ) -> Tiling {
         let flops = self.geometry.tiled_flops(tile, width, matmuls);
-        Tiling { units, flops, drops: self.masks.dropout.is_some() }
+        let group = u64::from((self.heads / heads.max(1)).max(1));
+        let longest = self.geometry.longest_row(tile, seen) * group * u64::from(width) * matmuls;
+        Tiling { flops, longest: longest.clamp(1, flops.max(1)), drops: self.masks.dropout.is_some() }
+    }
+
+    /// Returns the number of keys that queries see.
+    pub(super) fn seen_keys(&self) -> u32 {
+        self.first + self.time
     }
 }
 

@@ -42,7 +42,13 @@ pub(crate) fn forward(
             let grid = call.grid(block.rows, call.heads);
             call.values(launch)
                 .shared(block.shared)
-                .tiled(call.grid_tiling(grid, [block.rows, FORWARD_KEYS], half.columns, MATMULS))
+                .tiled(call.grid_tiling(
+                    call.heads,
+                    call.seen_keys(),
+                    [block.rows, FORWARD_KEYS],
+                    half.columns,
+                    MATMULS,
+                ))
                 .launch(grid, block.threads)?;
         }
         Form::Hopper { forward, .. } => {
@@ -62,7 +68,7 @@ pub(crate) fn forward(
             let grid = call.grid(tile, call.heads);
             call.values(call.sinks(call.masked(launch.u32(width).f32(scale))))
                 .shared(f32_shared(3, F32[sizes]))
-                .tiled(call.grid_tiling(grid, [tile; 2], columns, MATMULS))
+                .tiled(call.grid_tiling(call.heads, call.seen_keys(), [tile; 2], columns, MATMULS))
                 .launch(grid, THREADS)?;
         }
     }
