@@ -158,7 +158,7 @@ fn measure(
         profile: true,
         trace: None,
     };
-    let most = args.random.or(args.most).unwrap_or(usize::MAX);
+    let most = args.random.unwrap_or(usize::MAX).min(args.most.unwrap_or(usize::MAX));
     let random = RandomRanks { ranks: args.ranks, share_gpu: args.share_gpu };
     let cases: Box<dyn Iterator<Item = _>> = match args.random {
         Some(_) => {

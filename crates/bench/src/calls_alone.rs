@@ -26,8 +26,9 @@ use crate::rates::legible;
 
 /// Smallest part of a step's predicted time for matmuls of one size that are timed.
 const LEAST_SHARE: f64 = 5e-3;
-/// Longest predicted seconds of a timed matmul.
+/// Longest predicted seconds of a timed matmul, and shortest described seconds of one that is timed again.
 const LONGEST: f64 = 0.03;
+const SHORTEST: f64 = 5e-5;
 /// Seconds for which a matmul is called, and the limits of its calls.
 const TIMED: f64 = 2.5e-3;
 const CALLS: [usize; 2] = [3, 9];
@@ -65,9 +66,7 @@ pub fn bench_calls(
             format!("--calls: the GPU is \"{model}\", and the description is of \"{}\"", described.model);
         return Err(BenchError::Refused(text));
     }
-    let open = |tf32| gpu.device(0, &DeviceOptions { tf32, ..DeviceOptions::default() });
-    let load = described.load.unwrap_or(Load::TYPICAL);
-    let timers = [Timer::new(open(false)?, false, load)?, Timer::new(open(true)?, true, load)?];
+    let timers = timers(&gpu, described)?;
     let ranks = RandomRanks { ranks: 1, share_gpu: false };
     let mut times = described_calls(described);
     let before = times.clone();
@@ -87,6 +86,40 @@ pub fn bench_calls(
         MeasuredCalls { call, samples: samples.collect() }
     };
     Ok(times.into_iter().map(new).filter(|calls| !calls.samples.is_empty()).collect())
+}
+
+/// Times `count` described matmuls again on the first GPU, each call alone.
+///
+/// # Errors
+/// The GPU fails.
+pub(crate) fn timed_again(described: &PlanDevice, count: usize) -> Result<Vec<MeasuredCalls>> {
+    let timers = timers(&Placement::one_gpu(0)?, described)?;
+    let all: Vec<(MatmulKey, bool)> = described.times.iter().flat_map(described_matmuls).collect();
+    let mut times = BTreeMap::new();
+    for (key, tf32) in all.iter().step_by(all.len().div_ceil(count.max(1)).max(1)) {
+        unless_out_of_memory(timers[usize::from(*tf32)].matmul(*key, &mut times))?;
+    }
+    let samples = |samples: Samples| samples.into_iter().map(|(size, seconds)| sample(size, seconds)).collect();
+    Ok(times.into_iter().map(|(call, own)| MeasuredCalls { call, samples: samples(own) }).collect())
+}
+
+/// Returns the matmuls of a kind that are long enough to be compared and can be timed, and whether they use
+/// TF32. Descriptions do not contain the strides of rows that are not aligned.
+fn described_matmuls(calls: &MeasuredCalls) -> Vec<(MatmulKey, bool)> {
+    let tf32 = calls.call.ends_with(" tf32");
+    let kind = calls.call.strip_prefix("matmul ").map(|kind| kind.strip_suffix(" tf32").unwrap_or(kind));
+    let Some(kind) = kind.filter(|kind| !kind.contains(" rows of ")) else { return Vec::new() };
+    let lasts = |seconds: f64| (SHORTEST..LONGEST).contains(&seconds);
+    let samples = calls.samples.iter().filter(|[.., seconds]| lasts(*seconds));
+    let key = |[m, n, k, _]: &[f64; 4]| Some((format!("{m}x{n}x{k} {kind}").parse().ok()?, tf32));
+    samples.filter_map(key).collect()
+}
+
+/// Returns what times calls on a GPU without and with TF32.
+fn timers(gpu: &Placement, described: &PlanDevice) -> Result<[Timer; 2]> {
+    let open = |tf32| gpu.device(0, &DeviceOptions { tf32, ..DeviceOptions::default() });
+    let load = described.load.unwrap_or(Load::TYPICAL);
+    Ok([Timer::new(open(false)?, false, load)?, Timer::new(open(true)?, true, load)?])
 }
 
 /// Seconds of calls of one kind by the bits of their sizes, which sort like the sizes.

@@ -8,7 +8,7 @@ use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
 use crate::call_samples::{self, CallMeasurements, Extent};
-use crate::calls_alone::bench_calls;
+use crate::calls_alone::{bench_calls, timed_again};
 use crate::error::{BenchError, Result};
 use crate::links::{self, Groups};
 use crate::rates::{Rates, host_copy_bytes_per_second, legible, matmul_flops_per_second, rates};
@@ -37,6 +37,8 @@ micro_batch_size = 8
 "#;
 /// Number of random configurations whose calls are timed alone.
 const CONFIGURATIONS: usize = 500;
+/// Number of described matmuls that are timed again to scale a description.
+const TIMED_AGAIN: usize = 1000;
 /// Bytes of the timed all-reduce.
 const LINK_BYTES: usize = 1 << 30;
 
@@ -89,7 +91,10 @@ fn scaled(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<(PlanDevice, V
     let alone = |ordinal| Gpus { first_rank: 0, ordinals: vec![ordinal], description: description.clone() };
     let gpus: Vec<_> = (0..gpus).map(alone).collect();
     let calls = call_samples::measure(&gpus, Extent::Quick, shipped.load, progress)?;
-    let (mut device, ratios) = shipped.scaled(&calls.calls);
+    // Steps have too few sizes that are described.
+    let mut compared = timed_again(&shipped, TIMED_AGAIN)?;
+    compared.extend_from_slice(&calls.calls);
+    let (mut device, ratios) = shipped.scaled(&compared);
     set_host_rates(&mut device, &calls);
     round_samples(&mut device);
     Ok((device, ratios))

@@ -1,5 +1,7 @@
 //! A micro-batch as plain host arrays.
 
+use rayon::prelude::*;
+
 use crate::Error;
 
 /// The values of a host array, row-major.
@@ -136,9 +138,9 @@ impl HostArray {
     /// Makes this a copy of `other`. Reuses the memory if the types are equal.
     pub(crate) fn copy_from(&mut self, other: &Self) {
         match &other.data {
-            HostData::U32(values) => self.reset_u32(&other.shape).copy_from_slice(values),
-            HostData::F32(values) => self.reset_f32(&other.shape).copy_from_slice(values),
-            HostData::U8(values) => self.reset_u8(&other.shape).copy_from_slice(values),
+            HostData::U32(values) => copy_in_parallel(values, self.reset_u32(&other.shape)),
+            HostData::F32(values) => copy_in_parallel(values, self.reset_f32(&other.shape)),
+            HostData::U8(values) => copy_in_parallel(values, self.reset_u8(&other.shape)),
             HostData::Shape(_) => self.clone_from(other),
         }
     }
@@ -149,6 +151,13 @@ impl HostArray {
         self.shape.extend(extents);
         extents.iter().product()
     }
+}
+
+/// Number of elements that a thread copies at once: one thread does not reach the memory's rate.
+const COPIED: usize = 1 << 18;
+
+fn copy_in_parallel<T: Copy + Send + Sync>(from: &[T], to: &mut [T]) {
+    to.par_chunks_mut(COPIED).zip(from.par_chunks(COPIED)).for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 /// Inputs and targets of one micro-batch, the first axis of both being its sequences or samples.
