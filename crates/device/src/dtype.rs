@@ -4,6 +4,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::fp8::{E4m3, E5m2};
+use crate::parallel::simd;
 
 /// Declares [`DType`] from rows of variant, name and host type.
 macro_rules! dtypes {
@@ -120,6 +121,9 @@ pub trait Float: Element + Into<f32> + Into<f64> {
 
     /// Rounds `values` into `rounded`, a slice of the same length.
     fn round(values: &[f32], rounded: &mut [Self]);
+
+    /// Converts `values` to `wide`, a slice of the same length.
+    fn widen(values: &[Self], wide: &mut [f32]);
 }
 
 impl Float for f32 {
@@ -136,10 +140,14 @@ impl Float for f32 {
     fn round(values: &[f32], rounded: &mut [Self]) {
         rounded.copy_from_slice(values);
     }
+
+    fn widen(values: &[f32], wide: &mut [f32]) {
+        wide.copy_from_slice(values);
+    }
 }
 
 macro_rules! half_float {
-    ($($host:ty),*) => {
+    ($($host:ty, $round:expr, $widen:expr;)*) => {
         $(impl Float for $host {
             #[inline(always)]
             fn to_f32(self) -> f32 {
@@ -152,10 +160,34 @@ macro_rules! half_float {
             }
 
             fn round(values: &[f32], rounded: &mut [Self]) {
-                rounded.convert_from_f32_slice(values);
+                $round(values, rounded);
+            }
+
+            fn widen(values: &[Self], wide: &mut [f32]) {
+                $widen(values, wide);
             }
         })*
     };
 }
 
-half_float!(bf16, f16);
+half_float! {
+    bf16, each_rounded, each_widened;
+    f16, |values, rounded: &mut [f16]| rounded.convert_from_f32_slice(values),
+        |values: &[f16], wide| values.convert_to_f32_slice(wide);
+}
+
+// `half` converts bf16 one by one.
+
+fn each_rounded(values: &[f32], rounded: &mut [bf16]) {
+    simd(
+        #[inline(always)]
+        || rounded.iter_mut().zip(values).for_each(|(rounded, value)| *rounded = bf16::from_f32(*value)),
+    );
+}
+
+fn each_widened(values: &[bf16], wide: &mut [f32]) {
+    simd(
+        #[inline(always)]
+        || wide.iter_mut().zip(values).for_each(|(wide, value)| *wide = value.to_f32()),
+    );
+}

@@ -17,6 +17,7 @@ const E5M2: Format = Format { mantissa: 2, smallest: -14, largest: 0x7b };
 const NAN: u8 = 0x7f;
 
 impl Format {
+    #[inline(always)]
     fn encode(&self, value: f32) -> u8 {
         if value.is_nan() {
             return NAN;
@@ -59,6 +60,7 @@ impl Format {
 }
 
 /// Returns 2 to the power of a normal exponent.
+#[inline(always)]
 const fn power(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
@@ -92,7 +94,7 @@ macro_rules! formats {
         impl Fp8 for $name {
             const LARGEST: f32 = $largest;
 
-            #[inline]
+            #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 Self($format.encode(value))
             }

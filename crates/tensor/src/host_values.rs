@@ -83,8 +83,7 @@ pub(crate) fn round_to(dtype: DType, values: &mut [f32]) {
 fn widened<T: Float>(values: &[T]) -> Vec<f32> {
     let mut wide = vec![0.0; values.len()];
     for_pieces(&mut wide, CHUNK, |index, wide| {
-        let values = &values[index * CHUNK..][..wide.len()];
-        wide.iter_mut().zip(values).for_each(|(wide, value)| *wide = value.to_f32());
+        T::widen(&values[index * CHUNK..][..wide.len()], wide);
     });
     wide
 }

@@ -32,11 +32,7 @@ pub fn into(source: &Tensor, target: &Tensor) -> Result<()> {
     check::shape(OPERATOR, "target", target, source.shape())?;
     match target.device().backend() {
         Backend::Meta => Ok(()),
-        Backend::Cpu => dispatch!(
-            from,
-            From => from_host::<From>(OPERATOR, source, target),
-            _ => Err(check::unsupported(OPERATOR, "source", source)),
-        ),
+        Backend::Cpu => on_host(OPERATOR, source, target),
         Backend::Cuda => {
             let kernel = Function::new(&FAMILY, "cast").from_to(from, to);
             Each { kernel, read: &[source], write: target, updates: false, number: None }.launch()
@@ -44,19 +40,26 @@ pub fn into(source: &Tensor, target: &Tensor) -> Result<()> {
     }
 }
 
-fn from_host<From: Float>(operator: &'static str, source: &Tensor, target: &Tensor) -> Result<()> {
-    dispatch!(
-        target.dtype(),
-        To => convert::<From, To>(&source.read()?, &mut target.write()?),
-        _ => return Err(check::unsupported(operator, "target", target)),
-    );
+/// Rounds f32, or widens a half type.
+fn on_host(operator: &'static str, source: &Tensor, target: &Tensor) -> Result<()> {
+    if source.dtype() == DType::F32 {
+        let wide = source.read::<f32>()?;
+        dispatch!(
+            target.dtype(),
+            T => in_pieces(&wide, &mut target.write::<T>()?, Float::round),
+            _ => return Err(check::unsupported(operator, "target", target)),
+        );
+    } else {
+        let mut wide = target.write::<f32>()?;
+        dispatch!(
+            source.dtype(),
+            T => in_pieces(&source.read::<T>()?, &mut wide, Float::widen),
+            _ => return Err(check::unsupported(operator, "source", source)),
+        );
+    }
     Ok(())
 }
 
-fn convert<From: Float, To: Float>(from: &[From], to: &mut [To]) {
-    for_pieces(to, CHUNK, |index, to| {
-        for (to, from) in to.iter_mut().zip(rows::piece(from, index, CHUNK)) {
-            *to = To::from_f32(from.to_f32());
-        }
-    });
+fn in_pieces<From: Float, To: Float>(from: &[From], to: &mut [To], convert: fn(&[From], &mut [To])) {
+    for_pieces(to, CHUNK, |index, to| convert(rows::piece(from, index, CHUNK), to));
 }

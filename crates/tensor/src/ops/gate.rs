@@ -213,12 +213,24 @@ fn forward_on_host(pair_t2f: &[f32], hidden_tf: &mut [f32], width: usize, gate: 
     let per_task = rows::per_task(width);
     for_pieces(hidden_tf, per_task * width, |index, hidden| {
         let pair = rows::piece(pair_t2f, index, per_task * 2 * width);
-        with_function!(gate.activation, F => simd(|| match gate.clamp {
-            None => forward_rows(pair, hidden, width, |g, u| F::value(g) * u),
-            Some(clamp) => forward_rows(pair, hidden, width, |g, u| {
-                let [g, u] = clamp.bound(g, u);
-                F::value(g) * u
-            }),
+        with_function!(gate.activation, F => simd(#[inline(always)] || match gate.clamp {
+            None => forward_rows(
+                pair,
+                hidden,
+                width,
+                #[inline(always)]
+                |g, u| F::value(g) * u,
+            ),
+            Some(clamp) => forward_rows(
+                pair,
+                hidden,
+                width,
+                #[inline(always)]
+                |g, u| {
+                    let [g, u] = clamp.bound(g, u);
+                    F::value(g) * u
+                },
+            ),
         }));
     });
 }
@@ -238,16 +250,28 @@ fn backward_on_host(pair_t2f: &mut [f32], hidden_tf: &mut [f32], width: usize, g
     let tasks =
         pair_t2f.chunks_mut(per_task * 2 * width).zip(hidden_tf.chunks_mut(per_task * width)).collect();
     for_tasks(tasks, |(pair, hidden): (&mut [f32], &mut [f32])| {
-        with_function!(gate.activation, F => simd(|| match gate.clamp {
-            None => backward_rows(pair, hidden, width, |g, u, slope| {
-                let value = F::value(g);
-                ([F::gradient(slope * u, g), slope * value], value * u)
-            }),
-            Some(clamp) => backward_rows(pair, hidden, width, |g, u, slope| {
-                let [x, y] = clamp.bound(g, u);
-                let value = F::value(x);
-                (clamp.pass([g, u], [F::gradient(slope * y, x), slope * value]), value * y)
-            }),
+        with_function!(gate.activation, F => simd(#[inline(always)] || match gate.clamp {
+            None => backward_rows(
+                pair,
+                hidden,
+                width,
+                #[inline(always)]
+                |g, u, slope| {
+                    let value = F::value(g);
+                    ([F::gradient(slope * u, g), slope * value], value * u)
+                },
+            ),
+            Some(clamp) => backward_rows(
+                pair,
+                hidden,
+                width,
+                #[inline(always)]
+                |g, u, slope| {
+                    let [x, y] = clamp.bound(g, u);
+                    let value = F::value(x);
+                    (clamp.pass([g, u], [F::gradient(slope * y, x), slope * value]), value * y)
+                },
+            ),
         }));
     });
 }

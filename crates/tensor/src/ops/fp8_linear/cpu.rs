@@ -6,7 +6,7 @@ use device::{DType, E4m3, E5m2, Element, Float, Fp8, dispatch};
 use super::call::{Call, SUMMED_ROWS};
 use super::input::Input;
 use super::quantised::{Quantised, Recipe, Scaled};
-use crate::ops::activation::{Activation, Elementary, with_function};
+use crate::ops::activation::{Elementary, with_function};
 use crate::ops::{GradientTarget, check, columns, rows};
 use crate::{Result, Tensor};
 
@@ -39,30 +39,33 @@ pub(crate) fn inverse<F: Fp8>(largest: u32) -> f32 {
     if largest == 0 { 1.0 } else { f32::from_bits(largest.max(TINY)) / F::LARGEST }
 }
 
-fn value_of(activation: Activation, x: f32) -> f32 {
-    with_function!(activation, F => F::value(x))
-}
-
-/// Values of a layer's input, computed from the stored tensor.
-struct Source<'a, T: Float> {
-    x: &'a [T],
-    input: Input,
-    columns: usize,
-}
-
-impl<T: Float> Source<'_, T> {
-    fn at(&self, row: usize, column: usize) -> f32 {
-        let at = row * self.columns * self.input.parts() + column;
-        let x = self.x[at].to_f32();
-        match self.input {
-            Input::Plain => x,
-            Input::Activated(activation) => T::from_f32(value_of(activation, x)).to_f32(),
-            Input::Gated(activation) => {
-                let up = self.x[at + self.columns].to_f32();
-                T::from_f32(value_of(activation, x) * up).to_f32()
-            }
+/// Returns the rows and columns of a layer's input, computed from the stored tensor.
+fn values<T: Float>(x: &[T], call: &Call<'_>) -> Vec<f32> {
+    let Call { input, columns, .. } = *call;
+    let mut values = vec![0.0; call.rows * columns];
+    let per_task = rows::per_task(columns);
+    for_pieces(&mut values, per_task * columns, |index, values| {
+        let stored = rows::piece(x, index, per_task * columns * input.parts());
+        match input {
+            Input::Plain => T::widen(stored, values),
+            Input::Activated(activation) => with_function!(activation, F => simd(
+                #[inline(always)]
+                || for (value, x) in values.iter_mut().zip(stored) {
+                    *value = T::from_f32(F::value(x.to_f32())).to_f32();
+                },
+            )),
+            Input::Gated(activation) => with_function!(activation, F => simd(
+                #[inline(always)]
+                || for (values, pair) in values.chunks_exact_mut(columns).zip(stored.chunks_exact(2 * columns)) {
+                    let (gate, up) = pair.split_at(columns);
+                    for ((value, gate), up) in values.iter_mut().zip(gate).zip(up) {
+                        *value = T::from_f32(F::value(gate.to_f32()) * up.to_f32()).to_f32();
+                    }
+                },
+            )),
         }
-    }
+    });
+    values
 }
 
 /// Writes the largest magnitude to the first of `cells`, and zeros to the others.
@@ -87,38 +90,35 @@ pub(super) fn quantise(call: &Call<'_>, output: &Quantised) -> Result<()> {
         call.x.dtype(),
         T => {
             let x = call.x.read::<T>()?;
-            let source = Source { x: &x, input: call.input, columns: call.columns };
-            for (layout, is_transposed) in [(&output.stored, false), (&output.transposed, true)] {
-                let Some(layout) = layout else { continue };
-                with_format!(layout.values.dtype(), F => cast::<T, F>(call, &source, layout, is_transposed)?);
+            let values = values(&x, call);
+            if let Some(layout) = &output.stored {
+                with_format!(layout.values.dtype(), F => cast::<F>(call, &values, call.columns, layout)?);
             }
-            call.sums.map_or(Ok(()), |sums| add(call, &source, sums))
+            if let Some(layout) = &output.transposed {
+                let values = transposed(&values, call.columns);
+                with_format!(layout.values.dtype(), F => cast::<F>(call, &values, call.rows, layout)?);
+            }
+            call.sums.map_or(Ok(()), |sums| add(call, &values, sums))
         },
         _ => Err(check::unsupported(call.operator, "x", call.x)),
     )
 }
 
-fn cast<T: Float, F: Fp8 + Element>(
-    call: &Call<'_>,
-    source: &Source<'_, T>,
-    layout: &Scaled,
-    is_transposed: bool,
-) -> Result<()> {
-    let rows = call.rows;
-    let columns = call.columns;
-    let (outer, inner) = if is_transposed { (columns, rows) } else { (rows, columns) };
-    let at = |outer: usize, inner: usize| match is_transposed {
-        true => source.at(inner, outer),
-        false => source.at(outer, inner),
-    };
-    let largest_of = |row: usize| (0..inner).map(|i| magnitude(at(row, i))).max().unwrap_or(0);
+fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|column| values.iter().skip(column).step_by(columns)).copied().collect()
+}
+
+/// Casts `values`, rows of `columns` elements.
+fn cast<F: Fp8 + Element>(call: &Call<'_>, values: &[f32], columns: usize, layout: &Scaled) -> Result<()> {
+    let row_of = |row: usize| &values[row * columns..][..columns];
+    let largest_of = |values: &[f32]| values.iter().map(|value| magnitude(*value)).max().unwrap_or(0);
     if !call.has_factors {
         let mut factors = layout.scales.write::<f32>()?;
         match call.recipe {
             Recipe::Rowwise => factors.iter_mut().enumerate().for_each(|(row, factor)| {
-                *factor = inverse::<F>(largest_of(row));
+                *factor = inverse::<F>(largest_of(row_of(row)));
             }),
-            Recipe::Tensorwise => factors[0] = inverse::<F>((0..outer).map(largest_of).max().unwrap_or(0)),
+            Recipe::Tensorwise => factors[0] = inverse::<F>(largest_of(values)),
         }
     }
     let factors = layout.scales.read::<f32>()?;
@@ -129,8 +129,11 @@ fn cast<T: Float, F: Fp8 + Element>(
         for (row, codes) in codes.chunks_exact_mut(width).enumerate() {
             let row = index * per_task + row;
             let scale = 1.0 / factors[if factors.len() == 1 { 0 } else { row }];
-            let (codes, padding) = codes.split_at_mut(inner);
-            codes.iter_mut().enumerate().for_each(|(i, code)| *code = F::from_f32(at(row, i) * scale));
+            let (codes, padding) = codes.split_at_mut(columns);
+            simd(
+                #[inline(always)]
+                || codes.iter_mut().zip(row_of(row)).for_each(|(code, x)| *code = F::from_f32(x * scale)),
+            );
             padding.fill(F::from_f32(0.0));
         }
     });
@@ -138,14 +141,13 @@ fn cast<T: Float, F: Fp8 + Element>(
 }
 
 /// Sums every [`SUMMED_ROWS`] rows.
-fn add<T: Float>(call: &Call<'_>, source: &Source<'_, T>, sums: &Tensor) -> Result<()> {
-    let rows = call.rows;
+fn add(call: &Call<'_>, values: &[f32], sums: &Tensor) -> Result<()> {
     let columns = call.columns;
     for_pieces(&mut sums.write::<f32>()?, columns, |index, sums| {
         sums.fill(0.0);
         let first = index * SUMMED_ROWS;
-        for row in first..rows.min(first + SUMMED_ROWS) {
-            sums.iter_mut().enumerate().for_each(|(column, sum)| *sum += source.at(row, column));
+        for row in values[first * columns..].chunks_exact(columns).take(SUMMED_ROWS) {
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
         }
     });
     Ok(())

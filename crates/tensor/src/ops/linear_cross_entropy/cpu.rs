@@ -48,28 +48,6 @@ pub(super) fn join(
     let most = rows::per_task(classes);
     let pieces = scores_tv.chunks(most * stride).zip(targets_t.chunks(most));
     let state = maxima.chunks_mut(most).zip(sums.chunks_mut(most)).zip(losses.chunks_mut(most));
-    let row = |scores: &[f32], target: u32, largest: &mut f32, total: &mut f32, loss: &mut f32| {
-        if target == IGNORED {
-            *loss = 0.0;
-            return;
-        }
-        let own = capped(max(scores), cap);
-        let of_piece = sum(scores, |x| exp(capped(x, cap) - own));
-        if piece.is_fresh {
-            (*largest, *total, *loss) = (own, of_piece, 0.0);
-        } else {
-            let both = largest.max(own);
-            *total = *total * exp(*largest - both) + of_piece * exp(own - both);
-            *largest = both;
-        }
-        if let Some(score) = (target as usize).checked_sub(first).and_then(|at| scores.get(at)) {
-            *loss = capped(*score, cap);
-        }
-        if piece.is_last {
-            let loss_of_row = libm::log(f64::from(*total)) + (f64::from(*largest) - f64::from(*loss));
-            *loss = loss_of_row as f32;
-        }
-    };
     for_tasks(pieces.zip(state).collect(), |((scores, targets), ((maxima, sums), losses))| {
         simd(
             #[inline(always)]
@@ -78,7 +56,31 @@ pub(super) fn join(
                 for ((scores, target), ((largest, total), loss)) in
                     scores.chunks_exact(stride).zip(targets).zip(state)
                 {
-                    row(&scores[..classes], *target, largest, total, loss);
+                    if *target == IGNORED {
+                        *loss = 0.0;
+                        continue;
+                    }
+                    let scores = &scores[..classes];
+                    let own = capped(max(scores), cap);
+                    let of_piece = sum(
+                        scores,
+                        #[inline(always)]
+                        |x| exp(capped(x, cap) - own),
+                    );
+                    if piece.is_fresh {
+                        (*largest, *total, *loss) = (own, of_piece, 0.0);
+                    } else {
+                        let both = largest.max(own);
+                        *total = *total * exp(*largest - both) + of_piece * exp(own - both);
+                        *largest = both;
+                    }
+                    if let Some(score) = (*target as usize).checked_sub(first).and_then(|at| scores.get(at)) {
+                        *loss = capped(*score, cap);
+                    }
+                    if piece.is_last {
+                        let total = libm::log(f64::from(*total));
+                        *loss = (total + (f64::from(*largest) - f64::from(*loss))) as f32;
+                    }
                 }
             },
         );
