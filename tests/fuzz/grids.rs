@@ -209,7 +209,7 @@ fn random_grids_have_the_bits_of_one_rank_and_the_bytes_of_their_plan() {
     let mut random = Random::new(17);
     let mut round = 0;
     let (mut compared, mut refused) = (0, 0);
-    while budget.within(round, 6) {
+    while budget.within(round, 4) {
         let base = random.one(&BASES);
         let (common, parts) = settings(&mut random, base);
         let Some(alone) = history(base.text, &common) else {

@@ -179,8 +179,9 @@ fn pieces_differ_from_whole_sequences_by_rounding_alone() {
         (LLAMA, LATENTS),
         (CHAT, &[]),
     ] {
+        // The second loss follows from an update.
         let run = |pieces: &str| {
-            let ran = run(text, &[sets, &[pieces]].concat());
+            let ran = run(text, &[sets, &[pieces, "train.steps=2"]].concat());
             (ran.losses(), ran.weights.clone())
         };
         let (whole, weights) = run("parallel.context_lanes=1");

@@ -196,17 +196,18 @@ fn sharing(text: &str, sets: &[&str], shared: bool) -> String {
 }
 
 /// Keys that count steps.
-const COUNTED: [&str; 4] = ["train.steps", "train.ema", "train.verify_every", "memory.empty_cache_every"];
+const COUNTED: [&str; 5] =
+    ["train.steps", "train.ema", "train.verify_every", "memory.empty_cache_every", "precision.scaler"];
 
-/// Returns settings that shorten a row's run to three steps on the CPU, with a validation after two. Empty
+/// Returns settings that shorten a row's run to two steps on the CPU, with a validation after each. Empty
 /// with `PLIMSOLL_LONG_TESTS`, on GPUs, or if the row sets keys that count steps.
 fn few_steps(device: DeviceChoice, text: &str, sets: &[&str]) -> &'static [&'static str] {
     let counts = sets.iter().any(|set| COUNTED.iter().any(|key| set.starts_with(key)));
-    if device != DeviceChoice::Cpu || sizes::are_wanted() || counts || config(text, &[]).train.steps <= 3 {
+    if device != DeviceChoice::Cpu || sizes::are_wanted() || counts || config(text, &[]).train.steps <= 2 {
         return &[];
     }
     let validates = text.contains("validate_every") && !sets.iter().any(|set| set.contains("validate_every"));
-    if validates { &["train.steps=3", "train.validate_every=2"] } else { &["train.steps=3"] }
+    if validates { &["train.steps=2", "train.validate_every=1"] } else { &["train.steps=2"] }
 }
 
 /// Like [`check`], on a device; if `shared`, all ranks share one.

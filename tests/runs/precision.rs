@@ -75,11 +75,11 @@ fn precisions_resume_with_equal_bits_on_another_grid_of_gpu_ranks() {
 #[test]
 fn low_precisions_learn_as_f32_does() {
     let run = |more: &[&str]| {
-        run(GPT, &[&["model.width=64", "train.steps=20", "optim.learning_rate=3e-3"][..], more].concat())
+        run(GPT, &[&["model.width=64", "train.steps=12", "optim.learning_rate=3e-3"][..], more].concat())
     };
     let reference = run(&[]);
     let single = reference.losses();
-    assert!(single[19] < single[0] - 0.5, "{single:?}");
+    assert!(single[11] < single[0] - 0.5, "{single:?}");
     let table: [&[&str]; 6] = [
         &["precision.compute=bf16"],
         &["precision.compute=bf16", "precision.weights=f32"],

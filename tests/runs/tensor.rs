@@ -352,8 +352,9 @@ fn lanes_differ_from_whole_layers_by_rounding_alone() {
         (LLAMA, &[SHARED_GROUPS, ONE_GROUP].concat()),
         (LLAMA, &[SHARED_GROUPS, TWO_GROUPS].concat()),
     ] {
+        // The second loss follows from an update.
         let run = |lanes: &str| {
-            let ran = run(text, &[sets, &[lanes]].concat());
+            let ran = run(text, &[sets, &[lanes, "train.steps=2"]].concat());
             (ran.losses(), ran.weights.clone())
         };
         let (whole, weights) = run("parallel.tensor_lanes=1");
