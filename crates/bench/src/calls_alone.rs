@@ -99,7 +99,8 @@ pub(crate) fn timed_again(described: &PlanDevice, count: usize) -> Result<Vec<Me
     for (key, tf32) in all.iter().step_by(all.len().div_ceil(count.max(1)).max(1)) {
         unless_out_of_memory(timers[usize::from(*tf32)].matmul(*key, &mut times))?;
     }
-    let samples = |samples: Samples| samples.into_iter().map(|(size, seconds)| sample(size, seconds)).collect();
+    let samples =
+        |samples: Samples| samples.into_iter().map(|(size, seconds)| sample(size, seconds)).collect();
     Ok(times.into_iter().map(|(call, own)| MeasuredCalls { call, samples: samples(own) }).collect())
 }
 

@@ -135,6 +135,8 @@ impl Gpus {
 /// # Errors
 /// There is no such GPU.
 pub fn describe(ordinal: usize) -> Result<Description> {
+    // Without the driver's library, its calls panic.
+    cuda::availability().map_err(|why| WorkerError::Refused(format!("--device cuda: {why}")))?;
     cuda::describe(ordinal).map_err(|error| WorkerError::Refused(error.to_string()))
 }
 
