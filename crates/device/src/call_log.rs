@@ -162,6 +162,15 @@ impl CallLog {
         self.calls[next..].iter().for_each(each);
     }
 
+    /// Calls `each` with every logged call and how often it is made.
+    pub fn for_each_counted(&self, mut each: impl FnMut(&LoggedCall, usize)) {
+        let mut counts = vec![1; self.calls.len()];
+        for RepeatedCalls { calls, times } in &self.repeated {
+            counts[calls.clone()].iter_mut().for_each(|count| *count += times);
+        }
+        self.calls.iter().zip(counts).for_each(|(call, count)| each(call, count));
+    }
+
     /// Returns the FLOPs of all matmuls, convolutions and kernels.
     #[must_use]
     pub fn flops(&self) -> u64 {

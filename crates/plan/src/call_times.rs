@@ -167,12 +167,12 @@ impl CallTimes {
         let mut flops = 0.0;
         let mut seconds = 0.0;
         let mut others = 0.0;
-        log.for_each(|call| match self.tensor_core_flops(call) {
+        log.for_each_counted(|call, count| match self.tensor_core_flops(call) {
             own if own > 0.0 => {
-                flops += own;
-                seconds += self.device(call, &known);
+                flops += count as f64 * own;
+                seconds += count as f64 * self.device(call, &known);
             }
-            _ if is_computed(call) => others += self.device(call, &known),
+            _ if is_computed(call) => others += count as f64 * self.device(call, &known),
             _ => {}
         });
         known.ratio = load.settled(flops, seconds, others);
