@@ -248,8 +248,8 @@ __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const
         if (threadIdx.x % GROUP == 0) arrive(shared.empty + position.index * 8);
 #else
         if (is_idle) {
-            // Warps without matmuls do not wait for each other. One that is a round behind misses a phase, and
-            // waits forever.
+            // Warps without matmuls do not wait for each other. One that is a round behind misses a phase,
+            // and waits forever.
             meet(2 + threadIdx.x / GROUP, GROUP);
             if (threadIdx.x % GROUP == 0) arrive(shared.empty + position.index * 8);
         } else {

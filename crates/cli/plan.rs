@@ -75,8 +75,8 @@ pub(crate) struct PlanArgs {
         conflicts_with_all = ["config", "set", "capacity", "json"]
     )]
     describe: Option<Option<PathBuf>>,
-    /// With --describe, measure for one minute only, and scale Plimsoll's description of this GPU model to
-    /// the present GPU. GPUs of a model differ by a few per cent.
+    /// With --describe, measure for less than two minutes, and scale Plimsoll's description of this GPU
+    /// model to the present GPU. GPUs of a model differ by a few per cent.
     #[arg(long, requires = "describe")]
     quick: bool,
     /// With --describe, measure nothing, and add the calls of the steps in LINES to FILE. Such lines are

@@ -112,8 +112,14 @@ fn described_matmuls(calls: &MeasuredCalls) -> Vec<(MatmulKey, bool)> {
     let Some(kind) = kind.filter(|kind| !kind.contains(" rows of ")) else { return Vec::new() };
     let lasts = |seconds: f64| (SHORTEST..LONGEST).contains(&seconds);
     let samples = calls.samples.iter().filter(|[.., seconds]| lasts(*seconds));
-    let key = |[m, n, k, _]: &[f64; 4]| Some((format!("{m}x{n}x{k} {kind}").parse().ok()?, tf32));
-    samples.filter_map(key).collect()
+    let key = |[m, n, k, _]: &[f64; 4]| format!("{m}x{n}x{k} {kind}").parse().ok();
+    let is_own = |key: &MatmulKey| kind_of(*key, tf32).is_some_and(|size| size.kind == calls.call);
+    samples.filter_map(key).filter(is_own).map(|key| (key, tf32)).collect()
+}
+
+/// Returns the kind and size of a matmul.
+fn kind_of(key: MatmulKey, tf32: bool) -> Option<CallSize> {
+    CallSize::from_call(&LoggedCall::Matmul { key, work: device::Work::default() }, 1, tf32)
 }
 
 /// Returns what times calls on a GPU without and with TF32.
@@ -208,8 +214,7 @@ impl Timer {
 
     /// Times a matmul and adds it to `times`.
     fn matmul(&self, key: MatmulKey, times: &mut BTreeMap<String, Samples>) -> Result<()> {
-        let call = LoggedCall::Matmul { key, work: device::Work::default() };
-        let Some(size) = CallSize::from_call(&call, 1, self.tf32) else { return Ok(()) };
+        let Some(size) = kind_of(key, self.tf32) else { return Ok(()) };
         if has(times, &size) {
             return Ok(());
         }
@@ -292,5 +297,26 @@ impl AttentionOperands {
         let Output { output, logsumexp } = attention::forward(&self.qkv, settings, masks, false)?;
         attention::backward(&self.dy, &self.qkv, &output, &logsumexp, settings, masks, false)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn described_matmuls_can_be_timed_again() {
+        let h200 = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+        let kinds = h200.times.iter().filter(|calls| !described_matmuls(calls).is_empty());
+        assert!(kinds.count() > 50);
+        let halves = h200.times.iter().find(|calls| calls.call == "matmul nt bf16,bf16,bf16 set plain 256");
+        let found = described_matmuls(halves.unwrap());
+        assert!(found.len() > 100, "{}", found.len());
+        assert!(found.iter().all(|(_, tf32)| !tf32));
+        let odd = MeasuredCalls {
+            call: "matmul nt bf16,bf16,bf16 set plain 256 rows of 1".to_owned(),
+            samples: vec![[8.0, 50257.0, 768.0, 1e-3]],
+        };
+        assert!(described_matmuls(&odd).is_empty());
     }
 }

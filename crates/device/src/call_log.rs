@@ -220,3 +220,31 @@ impl LogState {
         body(&mut self.log.borrow_mut())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_calls_are_those_that_are_made() {
+        let log = CallLog {
+            calls: vec![
+                LoggedCall::Section("a"),
+                LoggedCall::Section("b"),
+                LoggedCall::Synchronize,
+                LoggedCall::Section("c"),
+            ],
+            repeated: vec![
+                RepeatedCalls { calls: 1..2, times: 3 },
+                RepeatedCalls { calls: 0..3, times: 2 },
+                RepeatedCalls { calls: 3..4, times: 5 },
+            ],
+        };
+        let made = |name: &str| {
+            let mut count = 0;
+            log.for_each(|call| count += usize::from(format!("{call:?}").contains(name)));
+            count
+        };
+        log.for_each_counted(|call, count| assert_eq!(count, made(&format!("{call:?}")), "{call:?}"));
+    }
+}

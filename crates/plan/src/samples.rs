@@ -30,8 +30,8 @@ pub struct MeasuredCalls {
 pub struct CallSize {
     /// Name of the kind, including dtypes and, for kernels, the variant.
     pub kind: String,
-    /// Size. Kernel: blocks, or all work divided by its longest unit, bytes, FLOPs. Matmul: m, n, k. Convolution: output
-    /// elements, bytes, FLOPs. Copy: bytes. Communication: hosts, ranks per host, bytes.
+    /// Size. Kernel: blocks, or all work divided by its longest unit, bytes, FLOPs. Matmul: m, n, k.
+    /// Convolution: output elements, bytes, FLOPs. Copy: bytes. Communication: hosts, ranks per host, bytes.
     pub size: [f64; 3],
 }
 

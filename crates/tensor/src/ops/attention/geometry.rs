@@ -128,14 +128,14 @@ impl Geometry {
         self.visible_pairs().saturating_add(hidden).saturating_mul(columns * matmuls)
     }
 
-    /// Returns twice the number of scores of one head in the longest row of tiles of `tile` positions, each of
-    /// which sees at most `seen` positions.
+    /// Returns twice the number of scores of one head in the longest row of tiles of `tile` positions. A
+    /// position sees at most `seen` others.
     pub(super) fn longest_row(&self, tile: [u32; 2], seen: u32) -> u64 {
         let [rows, columns] = tile;
         let tiles = seen.div_ceil(columns);
         let tiles = self.settings.window.map_or(tiles, |window| {
             // A window begins within a tile.
-            let of_window = (window + rows as usize - 1).div_ceil(columns as usize) + 1;
+            let of_window = window.saturating_add(rows as usize - 1).div_ceil(columns as usize) + 1;
             tiles.min(u32::try_from(of_window).unwrap_or(u32::MAX))
         });
         2 * u64::from(rows) * u64::from(columns) * u64::from(tiles)
