@@ -131,7 +131,7 @@ fn steps_of_like_lengths_have_less_padding() {
     assert!(grouped.contains(", 64 tokens, of which "), "{grouped}");
     assert!(2 * padding(&grouped) < padding(&alone), "{grouped}{alone}");
     let plan = |set: &str| {
-        let arguments = ["plan", "run.toml", "--device", "h100-80gb", "--json", "--set", set];
+        let arguments = ["plan", "run.toml", "--device", "h200", "--json", "--set", set];
         json(&plimsoll(directory.path(), &arguments))
     };
     let alone = plan("data.pack_documents=false");
