@@ -21,8 +21,10 @@ use crate::samples::{CallSize, Samples};
 
 /// Times that calls of one step share.
 pub(crate) struct KnownCalls {
-    /// Seconds of each distinct matmul. Layers repeat matmuls, so this avoids recomputing them.
+    /// Seconds of each distinct matmul. Layers repeat calls, so this avoids recomputing them.
     matmuls: BTreeMap<MatmulKey, f64>,
+    /// Seconds of kernels by kind and by the bits of the size.
+    kernels: BTreeMap<(String, [u64; 3]), f64>,
     /// Ratio of the times of calls on tensor cores in this step to the described times.
     ratio: f64,
 }
@@ -156,13 +158,20 @@ impl CallTimes {
 
     /// Returns the times that the calls of a step share.
     pub(crate) fn known(&self, log: &CallLog) -> KnownCalls {
-        let mut matmuls = BTreeMap::new();
+        let mut known = KnownCalls { matmuls: BTreeMap::new(), kernels: BTreeMap::new(), ratio: 1.0 };
         for call in &log.calls {
-            if let LoggedCall::Matmul { key, .. } = call {
-                matmuls.entry(*key).or_insert_with(|| self.call_seconds(call));
+            match call {
+                LoggedCall::Matmul { key, .. } => {
+                    known.matmuls.entry(*key).or_insert_with(|| self.call_seconds(call));
+                }
+                LoggedCall::Kernel(_) => {
+                    if let Some(key) = self.kernel_key(call) {
+                        known.kernels.entry(key).or_insert_with(|| self.call_seconds(call));
+                    }
+                }
+                _ => {}
             }
         }
-        let mut known = KnownCalls { matmuls, ratio: 1.0 };
         let Some(load) = self.load else { return known };
         let mut flops = 0.0;
         let mut seconds = 0.0;
@@ -179,6 +188,11 @@ impl CallTimes {
         known
     }
 
+    fn kernel_key(&self, call: &LoggedCall) -> Option<(String, [u64; 3])> {
+        let CallSize { kind, size } = CallSize::from_call(call, self.gpus_per_host, self.tf32)?;
+        Some((kind, size.map(f64::to_bits)))
+    }
+
     fn tensor_core_flops(&self, call: &LoggedCall) -> f64 {
         let size = CallSize::from_call(call, self.gpus_per_host, self.tf32);
         size.map_or(0.0, |size| size.tensor_core_flops())
@@ -188,6 +202,7 @@ impl CallTimes {
     pub(crate) fn device(&self, call: &LoggedCall, known: &KnownCalls) -> f64 {
         let described = match call {
             LoggedCall::Matmul { key, .. } => known.matmuls.get(key).copied(),
+            LoggedCall::Kernel(_) => self.kernel_key(call).and_then(|key| known.kernels.get(&key).copied()),
             _ => None,
         };
         let described = described.unwrap_or_else(|| self.call_seconds(call));
