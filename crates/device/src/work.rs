@@ -18,8 +18,8 @@ impl Work {
     }
 }
 
-/// How a kernel divides its work, from which its time is predicted. Present only if the time follows neither
-/// from the minimum work nor from the blocks.
+/// The division of a kernel's work into units. Predictions need it for kernels with units of different length
+/// or with padding, whose time does not follow from bytes, FLOPs and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// FLOPs of whole tiles, including padding and hidden values.

@@ -110,8 +110,8 @@ impl Geometry {
         (of_first(self.end()) - of_first(self.first)) as u64
     }
 
-    /// Returns the FLOPs of matmuls over the scores of visible keys, for all query heads: `of_keys` matmuls
-    /// over the columns of keys, and `of_values` over those of values.
+    /// Returns the FLOPs of matmuls over the scores of visible keys, for all query heads. `of_keys` matmuls
+    /// use the columns of keys, and `of_values` matmuls the columns of values.
     pub(super) fn flops(&self, of_keys: u64, of_values: u64) -> u64 {
         let columns = [self.heads.query_columns(), self.heads.output_columns()].map(|columns| columns as u64);
         let each = self.batch as u64 * (of_keys * columns[0] + of_values * columns[1]);

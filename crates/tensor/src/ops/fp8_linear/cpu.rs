@@ -56,10 +56,13 @@ fn values<T: Float>(x: &[T], call: &Call<'_>) -> Vec<f32> {
             )),
             Input::Gated(activation) => with_function!(activation, F => simd(
                 #[inline(always)]
-                || for (values, pair) in values.chunks_exact_mut(columns).zip(stored.chunks_exact(2 * columns)) {
-                    let (gate, up) = pair.split_at(columns);
-                    for ((value, gate), up) in values.iter_mut().zip(gate).zip(up) {
-                        *value = T::from_f32(F::value(gate.to_f32()) * up.to_f32()).to_f32();
+                || {
+                    let pairs = stored.chunks_exact(2 * columns);
+                    for (values, pair) in values.chunks_exact_mut(columns).zip(pairs) {
+                        let (gate, up) = pair.split_at(columns);
+                        for ((value, gate), up) in values.iter_mut().zip(gate).zip(up) {
+                            *value = T::from_f32(F::value(gate.to_f32()) * up.to_f32()).to_f32();
+                        }
                     }
                 },
             )),
