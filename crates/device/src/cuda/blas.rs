@@ -15,6 +15,7 @@ use cudarc::cublaslt::{result, sys};
 use cudarc::driver;
 
 use super::error::{CudaError, Named, Result};
+use super::handles::Handle;
 use crate::buffer::Region;
 use crate::dtype::DType;
 use crate::matmul::{Epilogue, Matmul, Scales, WORKSPACE_BYTES};
@@ -44,17 +45,18 @@ impl Drop for Plan {
 
 /// The cuBLASLt handle and the plans created so far.
 pub(crate) struct Blas {
-    pub(super) handle: sys::cublasLtHandle_t,
+    // Plans are dropped before the handle.
     pub(super) plans: RefCell<HashMap<MatmulKey, Plan>>,
+    pub(super) handle: Handle,
     pub(super) table: RefCell<MatmulTable>,
     /// Whether f32 operands are rounded to TF32.
     pub(super) tf32: bool,
 }
 
 impl Blas {
-    /// Creates a handle on the current context's device, whose model is `model`.
-    pub(crate) fn new(model: &str, tf32: bool) -> Result<Self> {
-        let handle = result::create_handle().named("cublasLtCreate")?;
+    /// Takes a handle on GPU `ordinal`, whose context is current and whose model is `model`.
+    pub(crate) fn new(ordinal: usize, model: &str, tf32: bool) -> Result<Self> {
+        let handle = Handle::open(ordinal)?;
         let table = RefCell::new(MatmulTable::embedded(model, version()));
         Ok(Blas { handle, plans: RefCell::default(), table, tf32 })
     }
@@ -65,14 +67,6 @@ impl Blas {
             true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         }
-    }
-}
-
-impl Drop for Blas {
-    fn drop(&mut self) {
-        self.plans.get_mut().clear();
-        // SAFETY: made in `new`, destroyed once, after its plans.
-        let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
 
@@ -117,7 +111,7 @@ pub(super) fn multiply(
     // device's own, of the plan's size; the stream belongs to the device.
     unsafe {
         result::matmul(
-            blas.handle,
+            blas.handle.raw(),
             plan.description,
             (&raw const alpha).cast(),
             (&raw const beta).cast(),

@@ -59,7 +59,7 @@ impl Device {
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
         let algorithms = Plan::new(key, blas.compute_type(&key))
-            .and_then(|plan| plan.library_choices(blas.handle, &key, most))
+            .and_then(|plan| plan.library_choices(blas.handle.raw(), &key, most))
             .on(self)?;
         let choice = |algorithm| Choice { note: described(&algorithm), algorithm: algorithm.data };
         Ok(algorithms.into_iter().map(choice).collect())
@@ -72,12 +72,12 @@ impl Plan {
         let measured = blas.compute_type(key) == sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         if let Some(choice) = blas.table.borrow().choices.get(key).filter(|_| measured) {
             let algorithm = sys::cublasLtMatmulAlgo_t { data: choice.algorithm };
-            if self.is_possible(blas.handle, &algorithm) {
+            if self.is_possible(blas.handle.raw(), &algorithm) {
                 (self.algorithm, self.from_table) = (algorithm, true);
                 return Ok(());
             }
         }
-        let algorithms = self.library_choices(blas.handle, key, 1)?;
+        let algorithms = self.library_choices(blas.handle.raw(), key, 1)?;
         let missing = || CudaError {
             call: "cublasLtMatmulAlgoGetHeuristic",
             code: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64,

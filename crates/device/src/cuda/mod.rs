@@ -18,6 +18,7 @@ mod dnn_epilogue;
 pub(crate) mod error;
 mod gates;
 pub(crate) mod graph;
+mod handles;
 mod launch;
 mod ledger;
 mod matmul;
@@ -52,6 +53,7 @@ pub use profile::TimedCall;
 pub use reach::{PageSource, PeerAddress, PeerMemory};
 pub use share::{Extent, Page};
 pub use signals::{SignalPage, Word};
+pub use staging::STAGED_BYTES;
 pub(crate) use staging::{FETCH_BYTES, Fetch};
 pub use streams::WaitGuard;
 pub(crate) use streams::{Point, SharedPoint, Streams};
@@ -98,7 +100,7 @@ impl Cuda {
             let streams = Arc::new(Streams::new(&context)?);
             let modules =
                 modules::Modules::load(&context, families, &architecture(description.compute_capability))?;
-            let blas = blas::Blas::new(&description.model, tf32)?;
+            let blas = blas::Blas::new(ordinal, &description.model, tf32)?;
             let staging = staging::Staging::new(&context, &events)?;
             Ok((streams, modules, blas, staging, staging::Fetches::new(&context, &events)?))
         };

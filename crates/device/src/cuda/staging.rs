@@ -12,12 +12,16 @@ use super::pinned::Pinned;
 use super::streams::{EventPool, Point};
 use crate::parallel::for_tasks;
 
+/// Bytes of all staging blocks: of a longer copy, the host fills the rest while the device copies.
+pub const STAGED_BYTES: usize = BLOCK_BYTES * BLOCKS;
 /// Bytes of one staging block.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Number of staging blocks. If all are in use, the host waits for the oldest copy.
 const BLOCKS: usize = 16;
 /// Most blocks that are filled in parallel, while the device copies the others.
 const FILLED_BLOCKS: usize = BLOCKS / 2;
+/// Bytes that a thread fills at once. One thread does not reach the memory's rate.
+const FILLED_BYTES: usize = BLOCK_BYTES / 4;
 /// Maximum bytes of a value that is fetched without waiting.
 pub(crate) const FETCH_BYTES: usize = 256;
 /// Number of fetches that can be pending without a driver call, which must not happen while ranks wait for
@@ -77,9 +81,10 @@ impl Staging {
                 let first = done + index * BLOCK_BYTES;
                 first..bytes.min(first + BLOCK_BYTES)
             };
-            let tasks = blocks.iter_mut().enumerate().map(|(index, block)| {
+            let tasks = blocks.iter_mut().enumerate().flat_map(|(index, block)| {
                 let part = parts(index);
-                (part.start, &mut block.memory.slice_mut()[..part.len()])
+                let pieces = block.memory.slice_mut()[..part.len()].chunks_mut(FILLED_BYTES);
+                pieces.enumerate().map(move |(piece, bytes)| (part.start + piece * FILLED_BYTES, bytes))
             });
             for_tasks(tasks.collect(), |(first, part)| fill(first, part));
             for (index, block) in blocks.iter_mut().enumerate() {
@@ -100,7 +105,7 @@ impl Staging {
     pub(crate) fn download(&mut self, address: u64, values: &mut [u8], stream: sys::CUstream) -> Result<()> {
         let events = Rc::clone(&self.events);
         // All blocks are used in each round: the host empties one while another is copied.
-        for (round, values) in values.chunks_mut(BLOCK_BYTES * BLOCKS).enumerate() {
+        for (round, values) in values.chunks_mut(STAGED_BYTES).enumerate() {
             let first = self.next;
             for (index, values) in values.chunks(BLOCK_BYTES).enumerate() {
                 let source = address + ((round * BLOCKS + index) * BLOCK_BYTES) as u64;
