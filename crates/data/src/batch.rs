@@ -1,18 +1,18 @@
 //! A micro-batch as plain host arrays.
 
-use rayon::prelude::*;
+use std::sync::Arc;
 
 use crate::Error;
 
-/// The values of a host array, row-major.
+/// The values of a host array, row-major. Clones share large arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HostData {
     /// Token ids or class indices.
     U32(Vec<u32>),
     /// Real numbers.
-    F32(Vec<f32>),
+    F32(Arc<Vec<f32>>),
     /// Pixel values.
-    U8(Vec<u8>),
+    U8(Arc<Vec<u8>>),
     /// No values: in a plan, an array has only a shape and this type.
     Shape(HostType),
 }
@@ -109,13 +109,10 @@ impl HostArray {
     pub(crate) fn reset_f32(&mut self, extents: &[usize]) -> &mut [f32] {
         let values = self.reset_shape(extents);
         if !matches!(self.data, HostData::F32(_)) {
-            self.data = HostData::F32(Vec::new());
+            self.data = HostData::F32(Arc::default());
         }
         match &mut self.data {
-            HostData::F32(held) => {
-                held.resize(values, 0.0);
-                held
-            }
+            HostData::F32(held) => resized(held, values),
             _ => &mut [],
         }
     }
@@ -124,24 +121,11 @@ impl HostArray {
     pub(crate) fn reset_u8(&mut self, extents: &[usize]) -> &mut [u8] {
         let values = self.reset_shape(extents);
         if !matches!(self.data, HostData::U8(_)) {
-            self.data = HostData::U8(Vec::new());
+            self.data = HostData::U8(Arc::default());
         }
         match &mut self.data {
-            HostData::U8(held) => {
-                held.resize(values, 0);
-                held
-            }
+            HostData::U8(held) => resized(held, values),
             _ => &mut [],
-        }
-    }
-
-    /// Makes this a copy of `other`. Reuses the memory if the types are equal.
-    pub(crate) fn copy_from(&mut self, other: &Self) {
-        match &other.data {
-            HostData::U32(values) => copy_in_parallel(values, self.reset_u32(&other.shape)),
-            HostData::F32(values) => copy_in_parallel(values, self.reset_f32(&other.shape)),
-            HostData::U8(values) => copy_in_parallel(values, self.reset_u8(&other.shape)),
-            HostData::Shape(_) => self.clone_from(other),
         }
     }
 
@@ -153,11 +137,14 @@ impl HostArray {
     }
 }
 
-/// Number of elements that a thread copies at once: one thread does not reach the memory's rate.
-const COPIED: usize = 1 << 18;
-
-fn copy_in_parallel<T: Copy + Send + Sync>(from: &[T], to: &mut [T]) {
-    to.par_chunks_mut(COPIED).zip(from.par_chunks(COPIED)).for_each(|(to, from)| to.copy_from_slice(from));
+/// Returns `count` values, which are not cleared: the values of `held` unless another array shares them.
+fn resized<T: Clone + Default>(held: &mut Arc<Vec<T>>, count: usize) -> &mut [T] {
+    if Arc::get_mut(held).is_none() {
+        *held = Arc::default();
+    }
+    let values = Arc::make_mut(held);
+    values.resize(count, T::default());
+    values
 }
 
 /// Inputs and targets of one micro-batch, the first axis of both being its sequences or samples.

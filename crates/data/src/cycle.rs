@@ -32,11 +32,7 @@ fn read_cycled(
     let position = number % first.len() as u64;
     let slot = &first[position as usize];
     if let Some(batch) = slot.get() {
-        out.inputs.copy_from(&batch.inputs);
-        out.targets.copy_from(&batch.targets);
-        out.documents.clone_from(&batch.documents);
-        out.tokens.clone_from(&batch.tokens);
-        out.pairs.clone_from(&batch.pairs);
+        out.clone_from(batch);
         return Ok(());
     }
     read(position, out)?;

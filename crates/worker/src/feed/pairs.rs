@@ -46,7 +46,7 @@ impl PairWork {
         let scores = || {
             let indices = pairs.numbers.iter().map(|number| 2 * *number as usize);
             let values: Vec<f32> = indices.flat_map(|index| [score(index), score(index + 1)]).collect();
-            HostArray { shape: vec![values.len()], data: HostData::F32(values) }
+            HostArray { shape: vec![values.len()], data: HostData::F32(Arc::new(values)) }
         };
         let scores = || match pairs.answers.data {
             HostData::Shape(_) => ArrayShape::of_f32(pairs.answers.shape.clone()).without_values(),
