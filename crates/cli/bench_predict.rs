@@ -45,6 +45,10 @@ pub(crate) struct BenchPredictArgs {
     /// Seed of the random configurations
     #[arg(long, value_name = "SEED", default_value_t = 1, requires = "random")]
     seed: u64,
+    /// Compare only random configurations with a key that begins like this, as in --with model.kind=resnet or
+    /// --with model.experts; may be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE", requires = "random")]
+    with: Vec<String>,
     /// Number of ranks of random configurations, each with a GPU of this host
     #[arg(long, value_name = "N", default_value_t = 1, requires = "random", value_parser = count::<usize>)]
     ranks: usize,
@@ -73,6 +77,8 @@ pub(crate) struct BenchPredictArgs {
 
 /// Minimum number of warm-up steps.
 const WARM_UP: u64 = 3;
+/// Maximum number of configurations drawn for --with.
+const MOST_DRAWN: usize = 20_000;
 
 /// Runs the command: predicts, measures and prints.
 ///
@@ -162,7 +168,10 @@ fn measure(
     let random = RandomRanks { ranks: args.ranks, share_gpu: args.share_gpu };
     let cases: Box<dyn Iterator<Item = _>> = match args.random {
         Some(_) => {
-            let drawn = random_configs(args.seed, random);
+            let has = |sets: &[String], with: &String| sets.iter().any(|set| set.starts_with(with));
+            let most = if args.with.is_empty() { usize::MAX } else { MOST_DRAWN };
+            let drawn = random_configs(args.seed, random).take(most);
+            let drawn = drawn.filter(move |drawn| args.with.iter().all(|with| has(&drawn.sets, with)));
             Box::new(drawn.map(|drawn| PredictCase::random(drawn.family, drawn.sets)))
         }
         None => Box::new(cases_of(device).into_iter()),
@@ -175,6 +184,10 @@ fn measure(
         let is_compared = each(bench_prediction(&case, target, &options)?)?;
         // Of random configurations, as many as asked for are compared.
         compared += usize::from(is_compared || args.random.is_none());
+    }
+    if compared == 0 && !args.with.is_empty() {
+        let text = format!("--with {}: no random configuration has that", args.with.join(" --with "));
+        return Err(CliError::Refused(text));
     }
     Ok(())
 }

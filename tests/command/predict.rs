@@ -29,6 +29,7 @@ fn steps_of_tiny_models_are_measured_on_a_cpu() {
         &["--device", "gpu"],
         &["--device", "cpu", "--random", "2"],
         &["--seed", "2"],
+        &["--with", "model.kind=mlp"],
     ] {
         let output = plimsoll(Path::new(".")).args(["bench", "predict"]).args(wrong).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
