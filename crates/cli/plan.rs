@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::arguments::count;
 use crate::error::CliError;
-use bench::{Extent, bench_calls, check_hosts, describe_device, measure_network, measured_calls};
+use bench::{Extent, check_hosts, describe_device, measure_network, measured_calls, random_calls};
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
     ClassRatio, FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Try, plan_page, plan_precision,
@@ -72,19 +72,21 @@ pub(crate) struct PlanArgs {
         long,
         value_name = "FILE",
         num_args = 0..=1,
-        conflicts_with_all = ["config", "set", "capacity", "json"]
+        conflicts_with_all = ["capacity", "json"]
     )]
     describe: Option<Option<PathBuf>>,
     /// With --describe, measure for less than two minutes, and scale Plimsoll's description of this GPU
-    /// model to the present GPU. GPUs of a model differ by a few per cent.
+    /// model to the present GPU. GPUs of a model differ by a few per cent. With a configuration, also time
+    /// its matmuls, attention and convolutions, each call alone, for the best prediction of its steps.
     #[arg(long, requires = "describe")]
     quick: bool,
     /// With --describe, measure nothing, and add the calls of the steps in LINES to FILE. Such lines are
     /// printed by `plimsoll bench predict --json --calls`.
     #[arg(long, value_name = "LINES", requires = "describe", conflicts_with = "quick")]
     add: Vec<PathBuf>,
-    /// With --describe, time the matmuls and the attention of N random configurations, each call alone, and
-    /// add them to FILE. A full description has the calls of 500. A GPU takes about a minute for 500.
+    /// With --describe, time the matmuls, attention and convolutions of N random configurations, each call
+    /// alone, and add them to FILE. A full description has the calls of 500. A GPU takes about a minute for
+    /// 500.
     #[arg(
         long,
         value_name = "N",
@@ -255,6 +257,13 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
 }
 
 fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result<(), CliError> {
+    let has_config = args.config.is_some() || !args.set.is_empty();
+    if has_config && !args.quick {
+        let text = "--describe: a configuration says which calls are timed with --quick: leave it out, or add \
+                    --quick";
+        return Err(CliError::Refused(text.to_owned()));
+    }
+    let config = has_config.then(|| configured(args, &args.set)).transpose()?;
     if !args.add.is_empty() {
         return add_calls(file, &args.add);
     }
@@ -268,17 +277,16 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
     let output = file.map(|path| args.force.output("--describe", path, Kind::Measurement)).transpose()?;
     let pace = Pace::of_files();
     let extent = if args.quick { Extent::Quick } else { Extent::Full };
-    let (device, ratios) = describe_device(target, extent, &|done, all| {
+    let (device, ratios) = describe_device(target, extent, config, &|done, all| {
         if pace.is_due() {
             note(&format!("measured {done} of {all} steps"));
         }
     })?;
     for ClassRatio { class, ratio, seconds } in ratios {
         let percent = 100.0 * (ratio - 1.0);
-        note(&format!(
-            "{class}: {percent:+.1} % of the described time, from {:.1} ms of calls",
-            1e3 * seconds
-        ));
+        let from =
+            if seconds > 0.0 { format!(", from {:.1} ms of calls", 1e3 * seconds) } else { String::new() };
+        note(&format!("{class}: {percent:+.1} % of the described time{from}"));
     }
     if let Some(path) = device.remember()? {
         note(&format!("runs on this host are predicted by it from now on: {}", path.display()));
@@ -293,7 +301,7 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
 fn describe_calls(file: Option<&Path>, count: usize, seed: u64) -> Result<(), CliError> {
     let (device, output) = described(file.ok_or_else(|| nameless("--calls"))?)?;
     let pace = Pace::of_files();
-    let calls = bench_calls(&device, count, seed, &|done| {
+    let calls = random_calls(&device, count, seed, &|done| {
         if pace.is_due() {
             note(&format!("calls of {done} of {count} configurations timed"));
         }

@@ -28,15 +28,6 @@ pub struct AttentionSizes {
     pub pieces: usize,
 }
 
-/// Sizes of the attention of a random configuration.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionCase {
-    pub(crate) sizes: AttentionSizes,
-    pub(crate) dtype: DType,
-    /// Probability of dropout; 0 for none.
-    pub(crate) dropout: f64,
-}
-
 impl AttentionSizes {
     /// Returns the FLOPs over all visible pairs of query and key, for `of_keys` matmuls over the columns of
     /// keys and `of_values` matmuls over the columns of values.

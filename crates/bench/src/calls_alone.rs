@@ -1,35 +1,39 @@
-//! Times matmuls and attention of random configurations, each call alone, for the description of a device.
+//! Times matmuls, convolutions and attention of configurations, each call alone, for the description of a
+//! device.
 //!
 //! A step measures few sizes for its length; alone, a GPU times a hundred sizes in a second. Large matmuls
-//! before each group of calls keep it at its power limit. It then calls as fast as in a step with a known
-//! number of FLOP/s on tensor cores, from which times in other steps follow ([`plan::Load`]).
+//! before each group of calls keep it at its power limit. Calls then take as long as in steps that are below
+//! it, from which times in other steps follow ([`plan::Load`]).
+
+mod attention;
+mod convolution;
 
 use std::collections::BTreeMap;
 
+use attention::{AttentionCase, AttentionOperands, attention_cases};
+use collective::Axis;
+use config::RunConfig;
+use convolution::{ConvolutionCase, ConvolutionOperands};
 use device::cuda::TimedCall;
 use device::matmul_table::{EpilogueKind, MatmulKey, Scaling};
 use device::{DType, Device, DeviceOptions, LoggedCall};
-use plan::{CallSize, DeviceRanks, Load, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes};
-use tensor::Tensor;
-use tensor::ops::attention::{self, Masks, Output, Qkv, Settings};
-use tensor::ops::dropout::Mask;
+use plan::{CallSize, DeviceRanks, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes};
 use worker::is_out_of_memory;
 use worker::setup::placement::Placement;
 
-use crate::attention::{AttentionCase, AttentionSizes, random};
 use crate::call_samples::{is_timed, without};
 use crate::error::{BenchError, Result};
 use crate::matmul::{Noise, Operands};
 use crate::options::median;
-use crate::random_configs::{RandomConfig, RandomRanks, random_configs};
+use crate::random_configs::{RandomRanks, random_configs};
 use crate::rates::legible;
 
-/// Smallest part of a step's predicted time for matmuls of one size that are timed.
+/// Smallest part of a step's predicted time for calls of one size that are timed.
 const LEAST_SHARE: f64 = 5e-3;
-/// Longest predicted seconds of a timed matmul, and shortest described seconds of one that is timed again.
+/// Longest predicted seconds of a timed call, and shortest described seconds of one that is timed again.
 const LONGEST: f64 = 0.03;
 const SHORTEST: f64 = 5e-5;
-/// Seconds for which a matmul is called, and the limits of its calls.
+/// Seconds for which a call is repeated, and the limits of its calls.
 const TIMED: f64 = 2.5e-3;
 const CALLS: [usize; 2] = [3, 9];
 /// Total bytes of the operand sets that calls rotate through. Of small matmuls in a step, too, some operands
@@ -41,42 +45,66 @@ const ATTENTION_CALLS: usize = 3;
 const HEATING: usize = 5;
 const HEATING_SIZES: [usize; 3] = [8192, 4096, 4096];
 /// Seconds that events around a call add to it.
-const EVENT: f64 = 1.1e-6;
-/// FLOP/s on tensor cores of steps in which matmuls, and attention, take as long as here. Measured on H200s
-/// (`benches/notes/predictions.md`).
-const MATMUL_LOAD: f64 = 336e12;
-const ATTENTION_LOAD: f64 = 190e12;
-
-/// Times the calls of `count` random configurations on the first GPU, which must be of the model that
-/// `described` describes. Described calls are not timed again. Calls `progress` with the number of finished
-/// configurations. Seconds hold for steps with the described load.
+const EVENT: f64 = 2.3e-6;
+/// Times the calls of `count` random configurations as [`calls_of`] does.
 ///
 /// # Errors
 /// There is no GPU, it is of another model, or it fails.
-pub fn bench_calls(
+pub fn random_calls(
     described: &PlanDevice,
     count: usize,
     seed: u64,
+    progress: &dyn Fn(usize),
+) -> Result<Vec<MeasuredCalls>> {
+    let ranks = RandomRanks { ranks: 1, share_gpu: false };
+    let configs = random_configs(seed, ranks).take(count).map(|drawn| drawn.config());
+    // Not all random configurations fit, and some are refused, as by layers that FP8 cannot divide.
+    time_calls(described, configs, true, progress)
+}
+
+/// Times the calls of configurations on the first GPU, which must be of the model that `described` describes.
+/// Described calls are not timed again. Calls `progress` with the number of finished configurations.
+///
+/// # Errors
+/// There is no GPU, it is of another model, or it fails; a configuration cannot be planned.
+pub(crate) fn calls_of(
+    described: &PlanDevice,
+    configs: impl Iterator<Item = Result<RunConfig>>,
+    progress: &dyn Fn(usize),
+) -> Result<Vec<MeasuredCalls>> {
+    time_calls(described, configs, false, progress)
+}
+
+/// Times the calls of configurations. With `leaves_out`, configurations that cannot be planned are left out.
+fn time_calls(
+    described: &PlanDevice,
+    configs: impl Iterator<Item = Result<RunConfig>>,
+    leaves_out: bool,
     progress: &dyn Fn(usize),
 ) -> Result<Vec<MeasuredCalls>> {
     let gpu = Placement::one_gpu(0)?;
     let model = gpu.description().model;
     if model != described.model {
         let text =
-            format!("--calls: the GPU is \"{model}\", and the description is of \"{}\"", described.model);
+            format!("--describe: the GPU is \"{model}\", and the description is of \"{}\"", described.model);
         return Err(BenchError::Refused(text));
     }
-    let timers = timers(&gpu, described)?;
-    let ranks = RandomRanks { ranks: 1, share_gpu: false };
+    let timers = timers(&gpu)?;
     let mut times = described_calls(described);
     let before = times.clone();
-    for (done, drawn) in random_configs(seed, ranks).take(count).enumerate() {
+    for (done, config) in configs.enumerate() {
         progress(done);
-        for (key, tf32) in matmuls(&drawn, described)? {
-            unless_out_of_memory(timers[usize::from(tf32)].matmul(key, &mut times))?;
+        let config = config?;
+        let timer = &timers[usize::from(config.precision.tf32)];
+        let calls = match worth_timing(&config, described) {
+            Err(_) if leaves_out => continue,
+            calls => calls?,
+        };
+        for call in calls {
+            unless_out_of_memory(timer.call(&call, &mut times))?;
         }
-        for case in &drawn.attention {
-            unless_out_of_memory(timers[0].attention(case, &mut times))?;
+        for case in attention_cases(&config) {
+            unless_out_of_memory(timers[0].attention(&case, &mut times))?;
         }
     }
     let new = |(call, samples): (String, Samples)| {
@@ -93,7 +121,7 @@ pub fn bench_calls(
 /// # Errors
 /// The GPU fails.
 pub(crate) fn timed_again(described: &PlanDevice, count: usize) -> Result<Vec<MeasuredCalls>> {
-    let timers = timers(&Placement::one_gpu(0)?, described)?;
+    let timers = timers(&Placement::one_gpu(0)?)?;
     let all: Vec<(MatmulKey, bool)> = described.times.iter().flat_map(described_matmuls).collect();
     let mut times = BTreeMap::new();
     for (key, tf32) in all.iter().step_by(all.len().div_ceil(count.max(1)).max(1)) {
@@ -123,10 +151,9 @@ fn kind_of(key: MatmulKey, tf32: bool) -> Option<CallSize> {
 }
 
 /// Returns what times calls on a GPU without and with TF32.
-fn timers(gpu: &Placement, described: &PlanDevice) -> Result<[Timer; 2]> {
+fn timers(gpu: &Placement) -> Result<[Timer; 2]> {
     let open = |tf32| gpu.device(0, &DeviceOptions { tf32, ..DeviceOptions::default() });
-    let load = described.load.unwrap_or(Load::TYPICAL);
-    Ok([Timer::new(open(false)?, false, load)?, Timer::new(open(true)?, true, load)?])
+    Ok([Timer::new(open(false)?, false)?, Timer::new(open(true)?, true)?])
 }
 
 /// Seconds of calls of one kind by the bits of their sizes, which sort like the sizes.
@@ -152,29 +179,33 @@ fn unless_out_of_memory(timed: Result<()>) -> Result<()> {
     }
 }
 
-/// Returns the matmuls of a step of the configuration that are worth timing, and whether they use TF32; none
-/// if the configuration cannot be planned.
-fn matmuls(drawn: &RandomConfig, device: &PlanDevice) -> Result<Vec<(MatmulKey, bool)>> {
-    let config = drawn.config()?;
-    let tf32 = config.precision.tf32;
-    let description = device.description(DeviceRanks::from_config(&config));
-    // Not all random configurations fit, and some are refused, as by layers that FP8 cannot divide.
-    let prepared = prepare_shapes(config, Placement::Meta(description));
-    let Ok(calls) = prepared.and_then(|setup| predicted_calls(&setup, device)) else {
-        return Ok(Vec::new());
-    };
-    let step: f64 = calls.iter().map(|(_, seconds)| seconds).sum();
-    let mut by_key: BTreeMap<MatmulKey, [f64; 2]> = BTreeMap::new();
-    for (call, seconds) in calls {
-        if let LoggedCall::Matmul { key, .. } = call {
-            let [all, longest] = by_key.entry(key).or_default();
+/// Returns the matmuls and convolutions of a step of the configuration that are worth timing, in all stages
+/// of its pipeline.
+///
+/// # Errors
+/// The configuration cannot be planned.
+fn worth_timing(config: &RunConfig, device: &PlanDevice) -> Result<Vec<LoggedCall>> {
+    let description = device.description(DeviceRanks::from_config(config));
+    let setup = prepare_shapes(config.clone(), Placement::Meta(description))?;
+    let stages = config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks;
+    let mut worth = BTreeMap::new();
+    for rank in stages {
+        let calls = predicted_calls(&setup, device, rank)?;
+        let step: f64 = calls.iter().map(|(_, seconds)| seconds).sum();
+        let mut by_size: BTreeMap<(String, [u64; 3]), (LoggedCall, [f64; 2])> = BTreeMap::new();
+        for (call, seconds) in calls {
+            let is_library = matches!(call, LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. });
+            let size = CallSize::from_call(&call, 1, config.precision.tf32).filter(|_| is_library);
+            let Some(CallSize { kind, size }) = size else { continue };
+            let (_, [all, longest]) =
+                by_size.entry((kind, size.map(f64::to_bits))).or_insert((call, [0.0; 2]));
             *all += seconds;
             *longest = longest.max(seconds);
         }
+        by_size.retain(|_, (_, [all, longest])| *all > LEAST_SHARE * step && *longest < LONGEST);
+        worth.extend(by_size.into_iter().map(|(size, (call, _))| (size, call)));
     }
-    by_key.retain(|_, [all, longest]| *all > LEAST_SHARE * step && *longest < LONGEST);
-    let is_rounded = |key: &MatmulKey| tf32 && key.types[..2] == [DType::F32; 2];
-    Ok(by_key.into_keys().map(|key| (key, is_rounded(&key))).collect())
+    Ok(worth.into_values().collect())
 }
 
 /// A GPU that times calls.
@@ -183,20 +214,22 @@ struct Timer {
     noise: Noise,
     heat: Operands,
     tf32: bool,
-    load: Load,
 }
 
 impl Timer {
-    fn new(device: Device, tf32: bool, load: Load) -> Result<Self> {
+    fn new(device: Device, tf32: bool) -> Result<Self> {
         let noise = Noise::new(&device)?;
         let heat = Operands::new(&device, &noise, HEAT)?;
-        Ok(Timer { device, noise, heat, tf32, load })
+        Ok(Timer { device, noise, heat, tf32 })
     }
 
     /// Begins to time calls. Steps whose calls use no tensor cores do not reach the power limit.
     fn begin(&self, is_limited: bool) -> Result<()> {
-        let count = if is_limited { HEATING } else { 0 };
-        (0..count).try_for_each(|_| self.heat.call(HEAT))?;
+        if !is_limited {
+            return Ok(self.device.begin_profile_ahead()?);
+        }
+        // The host is ahead of the device during these matmuls.
+        (0..HEATING).try_for_each(|_| self.heat.call(HEAT))?;
         self.device.begin_profile();
         Ok(())
     }
@@ -206,28 +239,55 @@ impl Timer {
         Ok(self.device.end_profile()?.iter().map(seconds).collect())
     }
 
-    /// Adds a call that took `seconds` as in a step with `flops` FLOP/s on tensor cores.
-    fn add(&self, times: &mut BTreeMap<String, Samples>, size: CallSize, seconds: f64, flops: f64) {
-        let seconds = size.at_load(seconds, &self.load, flops);
-        times.entry(size.kind).or_default().insert(size.size.map(f64::to_bits), seconds);
+    /// Times a matmul or a convolution and adds it to `times`.
+    fn call(&self, call: &LoggedCall, times: &mut BTreeMap<String, Samples>) -> Result<()> {
+        match call {
+            LoggedCall::Matmul { key, .. } => self.matmul(*key, times),
+            LoggedCall::Convolution { shape, pass, dtype, .. } => {
+                let case = ConvolutionCase { shape: *shape, pass: *pass, dtype: *dtype };
+                self.convolution(&case, CallSize::from_call(call, 1, self.tf32), times)
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Times a matmul and adds it to `times`.
+    /// Times a matmul and adds it to `times`, but for GELU's gradient, which is slower in a step than alone.
     fn matmul(&self, key: MatmulKey, times: &mut BTreeMap<String, Samples>) -> Result<()> {
-        let Some(size) = kind_of(key, self.tf32) else { return Ok(()) };
-        if has(times, &size) {
+        if key.epilogue == EpilogueKind::GeluGradient {
             return Ok(());
         }
+        let Some(size) = kind_of(key, self.tf32).filter(|size| !has(times, size)) else { return Ok(()) };
         let sets = Operands::sets(&self.device, &self.noise, key, OPERAND_BYTES)?;
+        let is_limited = size.tensor_core_flops() > 0.0;
+        let seconds = self.repeated(is_limited, |number| sets[number % sets.len()].call(key))?;
+        add(times, size, seconds);
+        Ok(())
+    }
+
+    /// Times a convolution of this size and adds it to `times`.
+    fn convolution(
+        &self,
+        case: &ConvolutionCase,
+        size: Option<CallSize>,
+        times: &mut BTreeMap<String, Samples>,
+    ) -> Result<()> {
+        let Some(size) = size.filter(|size| !has(times, size)) else { return Ok(()) };
+        let sets = ConvolutionOperands::sets(&self.device, case, OPERAND_BYTES)?;
+        // Steps with convolutions do not reach the power limit.
+        let seconds = self.repeated(false, |number| sets[number % sets.len()].call(case))?;
+        add(times, size, seconds);
+        Ok(())
+    }
+
+    /// Returns the median seconds of a call, which gets its number.
+    fn repeated(&self, is_limited: bool, call: impl Fn(usize) -> Result<()>) -> Result<f64> {
         self.device.begin_profile();
-        sets[0].call(key)?;
+        call(0)?;
         let first = self.end()?.first().copied().unwrap_or_default();
         let calls = ((TIMED / first.max(EVENT)) as usize).clamp(CALLS[0], CALLS[1]);
-        self.begin(size.tensor_core_flops() > 0.0)?;
-        (0..calls).try_for_each(|call| sets[(call + 1) % sets.len()].call(key))?;
-        let seconds = median(&self.end()?);
-        self.add(times, size, seconds, MATMUL_LOAD);
-        Ok(())
+        self.begin(is_limited)?;
+        (0..calls).try_for_each(|number| call(number + 1))?;
+        Ok(median(&self.end()?))
     }
 
     /// Times the forward and backward pass of attention and adds its calls to `times`.
@@ -252,7 +312,7 @@ impl Timer {
         let seconds = self.end()?;
         for (index, size) in sizes.iter().enumerate() {
             let own: Vec<f64> = seconds.iter().skip(index).step_by(sizes.len()).copied().collect();
-            self.add(times, size.clone(), median(&own), ATTENTION_LOAD);
+            add(times, size.clone(), median(&own));
         }
         Ok(())
     }
@@ -270,34 +330,12 @@ const HEAT: MatmulKey = MatmulKey {
     strides: [HEATING_SIZES[2], HEATING_SIZES[2], HEATING_SIZES[1]],
 };
 
+fn add(times: &mut BTreeMap<String, Samples>, size: CallSize, seconds: f64) {
+    times.entry(size.kind).or_default().insert(size.size.map(f64::to_bits), seconds);
+}
+
 fn has(times: &BTreeMap<String, Samples>, size: &CallSize) -> bool {
     times.get(&size.kind).is_some_and(|samples| samples.contains_key(&size.size.map(f64::to_bits)))
-}
-
-/// Operands of attention. Their values decide no time, but power.
-struct AttentionOperands {
-    qkv: Qkv<Tensor>,
-    dy: Tensor,
-}
-
-impl AttentionOperands {
-    fn new(device: &Device, case: &AttentionCase) -> Result<Self> {
-        let AttentionSizes { batch, positions, heads, .. } = case.sizes;
-        let random = |name, columns| random(device, name, [batch, positions, columns], case.dtype);
-        let qkv = Qkv::Packed(random("qkv", heads.packed_columns())?);
-        Ok(AttentionOperands { qkv, dy: random("dy", heads.output_columns())? })
-    }
-
-    /// Calls the forward and the backward pass.
-    fn call(&self, case: &AttentionCase) -> Result<()> {
-        let AttentionSizes { heads, window, .. } = case.sizes;
-        let settings = Settings { window, ..heads.into() };
-        let dropout = (case.dropout > 0.0).then(|| Mask::new(1, "attention", 0, case.dropout));
-        let masks = Masks { dropout, ..Masks::default() };
-        let Output { output, logsumexp } = attention::forward(&self.qkv, settings, masks, false)?;
-        attention::backward(&self.dy, &self.qkv, &output, &logsumexp, settings, masks, false)?;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

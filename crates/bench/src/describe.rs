@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use collective::{Collective, Communicator, ProcessGroup, threads};
-use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
+use device::{Category, DType, Description, Device, DeviceOptions, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
 use crate::call_samples::{self, CallMeasurements, Extent};
-use crate::calls_alone::{bench_calls, timed_again};
+use crate::calls_alone::{calls_of, random_calls, timed_again};
 use crate::error::{BenchError, Result};
 use crate::links::{self, Groups};
-use crate::rates::{Rates, host_copy_bytes_per_second, legible, matmul_flops_per_second, rates};
+use crate::rates::{
+    Rates, host_copy_bytes_per_second, host_fill_bytes_per_second, legible, matmul_flops_per_second, rates,
+};
 use config::RunConfig;
 use plan::PlanTarget;
 use plan::{ClassRatio, DeviceRates, Load, MeasuredCalls, Overhead, PlanDevice, Power};
@@ -40,9 +42,9 @@ const CONFIGURATIONS: usize = 500;
 /// Number of described matmuls that are timed again to scale a description.
 const TIMED_AGAIN: usize = 1000;
 /// Ratio of the seconds of matmuls that are timed one after another to described ones, on a GPU whose steps
-/// take as long as predicted. A GPU without pauses between them is hotter. Measured on two H200s
+/// take as long as predicted: without pauses, a GPU is hotter. Measured on five H200s
 /// (`benches/notes/predictions.md`).
-const HEATED: f64 = 1.018;
+const HEATED: f64 = 1.02;
 /// Bytes of the timed all-reduce.
 const LINK_BYTES: usize = 1 << 30;
 
@@ -51,13 +53,15 @@ const LINK_BYTES: usize = 1 << 30;
 /// any run may make. The result contains the memory that the driver reports as used, and the measured rates.
 /// Finally the GPUs share the measurement of many models' steps; `progress` gets the numbers of measured and
 /// of all steps. With [`Extent::Quick`] a few steps are measured, and the repository's description of such a
-/// GPU is scaled to them. Also returns the ratios of the scaling.
+/// GPU is scaled to them. The calls of `config`, if any, are then timed alone and added. Also returns the
+/// ratios of the scaling.
 ///
 /// # Errors
 /// The target is a file, which already is a description, or GPUs are missing or fail.
 pub fn describe_device(
     target: &PlanTarget,
     extent: Extent,
+    config: Option<RunConfig>,
     progress: &dyn Fn(usize, usize),
 ) -> Result<(PlanDevice, Vec<ClassRatio>)> {
     let unscaled = |device| (device, Vec::new());
@@ -74,14 +78,19 @@ pub fn describe_device(
         PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
             (Err(_), DeviceChoice::Auto) => Ok(unscaled(PlanDevice::host())),
             (Err(why), _) => Err(BenchError::Refused(format!("--device cuda: {why}"))),
-            (Ok(gpus), _) if extent == Extent::Quick => scaled(gpus.len(), progress),
+            (Ok(gpus), _) if extent == Extent::Quick => scaled(gpus.len(), config, progress),
             (Ok(gpus), _) => measure(gpus.len(), progress).map(unscaled),
         },
     }
 }
 
-/// Scales the repository's description of this model of GPU to the GPUs of this host.
-fn scaled(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<(PlanDevice, Vec<ClassRatio>)> {
+/// Scales the repository's description of this model of GPU to the GPUs of this host, and adds the calls of
+/// `config`.
+fn scaled(
+    gpus: usize,
+    config: Option<RunConfig>,
+    progress: &dyn Fn(usize, usize),
+) -> Result<(PlanDevice, Vec<ClassRatio>)> {
     let description = describe(0)?;
     let Some(shipped) = PlanDevice::of_model(&description.model)?.filter(|device| !device.times.is_empty())
     else {
@@ -99,9 +108,16 @@ fn scaled(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<(PlanDevice, V
     let mut compared = timed_again(&shipped, TIMED_AGAIN)?;
     compared.iter_mut().flat_map(|calls| &mut calls.samples).for_each(|[.., seconds]| *seconds /= HEATED);
     compared.extend_from_slice(&calls.calls);
-    let (mut device, ratios) = shipped.scaled(&compared);
+    let gpu = Placement::one_gpu(0)?.device(0, &DeviceOptions::default())?;
+    let (mut device, ratios) = shipped.scaled(&compared, host_copy_bytes_per_second(&gpu)?);
     set_host_rates(&mut device, &calls);
+    if let Some(rates) = &mut device.rates {
+        rates.host_fill_bytes = Some(legible(host_fill_bytes_per_second(&gpu)?));
+    }
+    drop(gpu);
     round_samples(&mut device);
+    let own = calls_of(&device, config.into_iter().map(Ok), &|_| ())?;
+    device = device.with_calls(own);
     Ok((device, ratios))
 }
 
@@ -129,6 +145,8 @@ struct Measured {
     flops_f32: f64,
     /// Bytes per second of copies between host and device.
     host_copy: f64,
+    /// Bytes per second at which the host fills pinned memory.
+    host_fill: f64,
     /// Bytes per second of the link to other ranks; `None` for a single rank.
     link: Option<f64>,
     /// Communication operations, with the times of the slowest rank.
@@ -174,7 +192,7 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     device.power = limits.min().map(|watts| Power { limit_watts: watts.into(), step_watts });
     device.load = Some(Load::TYPICAL);
     device.times = calls.calls;
-    let alone = bench_calls(&device, CONFIGURATIONS, 1, &|_| ())?;
+    let alone = random_calls(&device, CONFIGURATIONS, 1, &|_| ())?;
     device = device.with_calls(alone);
     let operations = all.into_iter().next().map(|rank| rank.operations).unwrap_or_default();
     if let Some(rates) = &mut device.rates {
@@ -219,9 +237,10 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     let rates = rates(&device)?;
     let flops_f32 = matmul_flops_per_second(&device, DType::F32)?;
     let host_copy = host_copy_bytes_per_second(&device)?;
+    let host_fill = host_fill_bytes_per_second(&device)?;
     // NVML has been opened by now.
     let power_limit = worker.record()?.figures.gpu.and_then(|gpu| gpu.power_limit_watts);
-    Ok(Measured { statistics, rates, flops_f32, host_copy, link, operations, power_limit })
+    Ok(Measured { statistics, rates, flops_f32, host_copy, host_fill, link, operations, power_limit })
 }
 
 /// Measures the bus bandwidth of an all-reduce in bytes per second: each rank sends 2 (n − 1) / n of the
@@ -265,6 +284,7 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
             flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),
             memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
             host_copy_bytes: slowest(|rank| Some(rank.host_copy)),
+            host_fill_bytes: slowest(|rank| Some(rank.host_fill)),
             link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
             assumed: not(names),
             ..assumed

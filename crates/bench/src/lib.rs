@@ -42,7 +42,7 @@ mod timeline;
 
 pub use attention::{AttentionSizes, AttentionTime, bench_attention};
 pub use call_samples::Extent;
-pub use calls_alone::bench_calls;
+pub use calls_alone::random_calls;
 pub use describe::describe_device;
 pub use error::{BenchError, Result};
 pub use experts::{ExpertSizes, ExpertTime, Spread, bench_experts};

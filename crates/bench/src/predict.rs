@@ -14,7 +14,7 @@ use crate::options::{BenchOptions, measures_gpu, median};
 use crate::rates::legible;
 pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
 pub use measured::{CallDifference, FamilyDifference};
-use measured::{MeasuredStep, measure};
+use measured::{MeasuredStep, measure, predict_calls};
 
 /// A configuration's predicted and measured step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,16 +46,24 @@ impl Prediction {
     }
 
     /// Returns the same measurement with a new prediction, for the device described by `target`. Families
-    /// keep the predicted times of the first prediction. `None` if the configuration is unknown or does
-    /// not fit.
+    /// keep the predicted times of the first prediction, calls do not. `None` if the configuration is unknown
+    /// or does not fit.
     pub fn again(&self, target: &PlanTarget) -> Result<Option<Self>> {
         let Some(case) = PredictCase::again(&self.model, &self.set) else { return Ok(None) };
-        let predicted = match predict(&case, target) {
+        let (predicted, device) = match predict(&case, target) {
             Err(error) if is_out_of_memory(&error) => return Ok(None),
-            predicted => predicted?.0,
+            predicted => predicted?,
         };
+        let mut calls = self.calls.clone();
+        if !calls.is_empty() {
+            let config = case.config()?;
+            let description = device.description(DeviceRanks::from_config(&config));
+            let setup = prepare_shapes(config, Placement::Meta(description))?;
+            predict_calls(&mut calls, &setup, &device)?;
+        }
         Ok(Some(Prediction {
             predicted_step_seconds: predicted.map(|time| time.step_seconds),
+            calls,
             ..self.clone()
         }))
     }
@@ -105,7 +113,8 @@ pub fn measured_calls(device: &PlanDevice, steps: &[Prediction]) -> Result<Vec<M
             return Err(BenchError::Refused(text.to_owned()));
         }
         let least = LEAST_SHARE * step.measured_step_seconds;
-        let counts = |call: &&CallDifference| call.measured_seconds >= least;
+        // The device waits for the host in copies from it.
+        let counts = |call: &&CallDifference| call.measured_seconds >= least && call.call != "copy from host";
         let flops = step.tensor_core_flops();
         for measured in step.calls.iter().filter(counts) {
             let CallDifference { call, size: [a, b, c], calls, measured_seconds, .. } = measured;

@@ -8,10 +8,7 @@ mod draw;
 use std::path::Path;
 
 use config::RunConfig;
-use device::DType;
-use tensor::ops::attention::Heads;
 
-use crate::attention::{AttentionCase, AttentionSizes};
 use crate::error::Result;
 use draw::Draw;
 
@@ -25,8 +22,6 @@ pub struct RandomConfig {
     pub family: &'static str,
     /// Keys of the configuration, each as `section.key=value`.
     pub sets: Vec<String>,
-    /// Attention of its layers, with and without a window; empty unless it is a transformer.
-    pub(crate) attention: Vec<AttentionCase>,
 }
 
 impl RandomConfig {
@@ -93,7 +88,7 @@ fn drawn(draw: &mut Draw, ranks: RandomRanks) -> Option<RandomConfig> {
     let gpus = if ranks.share_gpu { 1 } else { ranks.ranks };
     let seconds = drawn.flops() / rate / gpus as f64;
     let fits = drawn.parameters * BYTES_OF_PARAMETER <= MOST_STATE;
-    let case = RandomConfig { family, sets: drawn.sets, attention: drawn.attention_cases };
+    let case = RandomConfig { family, sets: drawn.sets };
     let is_measurable = (STEP[0]..STEP[1]).contains(&seconds) && fits;
     (is_measurable && case.config().is_ok()).then_some(case)
 }
@@ -108,10 +103,6 @@ struct Drawn {
     active: f64,
     /// FLOPs of attention for each token.
     attention: f64,
-    attention_cases: Vec<AttentionCase>,
-    dtype: Option<DType>,
-    dropout: f64,
-    window: Option<usize>,
     /// Tokens, or images, of a micro-batch.
     tokens: usize,
     micro_batch: usize,
@@ -145,11 +136,6 @@ impl Drawn {
             }
             precision => self.set("precision.compute", precision),
         }
-        self.dtype = Some(match precision {
-            "f16" => DType::F16,
-            "f32" | "tf32" => DType::F32,
-            _ => DType::Bf16,
-        });
         if precision == "bf16" && draw.chance(0.25) {
             self.set("precision.gradients", "bf16");
         }
@@ -220,8 +206,7 @@ impl Drawn {
             self.llama(draw, context);
         }
         if draw.chance(0.2) {
-            self.dropout = draw.one(&[0.1, 0.2]);
-            self.set("model.dropout", self.dropout);
+            self.set("model.dropout", draw.one(&[0.1, 0.2]));
         }
         if draw.chance(0.1) {
             self.set("model.loss_pieces", draw.one(&[2, 4, 8]));
@@ -232,16 +217,6 @@ impl Drawn {
         self.attention = 2.0 * (layers * context * heads * head_width) as f64;
         self.micro_batch = (draw.spread(1024, 24_576) / context).max(1);
         self.tokens = self.micro_batch * context;
-        let heads = Heads::grouped(heads, key_value_heads, head_width);
-        let sizes =
-            AttentionSizes { batch: self.micro_batch, positions: context, heads, window: None, pieces: 1 };
-        for window in [None].into_iter().chain(self.window.map(Some)) {
-            self.attention_cases.extend(self.dtype.map(|dtype| AttentionCase {
-                sizes: AttentionSizes { window, ..sizes },
-                dtype,
-                dropout: self.dropout,
-            }));
-        }
         self.techniques(draw);
     }
 
@@ -268,7 +243,6 @@ impl Drawn {
         }
         if draw.chance(0.25) {
             let window = draw.spread(128, context.max(256));
-            self.window = Some(window).filter(|window| *window < context);
             self.set("model.window", window);
             let full = draw.one(&[1, 3, 5]);
             let types = vec!["\"sliding_attention\""; full].join(",");

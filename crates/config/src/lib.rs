@@ -74,7 +74,7 @@ pub use choices::{
 pub use foreign::foreign_key;
 pub use hub::how_to_download;
 pub use identity::{Change, differences};
-pub use keys::{Error as ConfigError, Origin, Origins};
+pub use keys::{Error as ConfigError, Origin, Origins, Value};
 pub use mixture::MixtureSource;
 pub use model::ModelConfig;
 pub use optim_group::OptimGroup;

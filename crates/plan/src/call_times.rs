@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 use collective::PEER_SUMS;
 use device::matmul_table::MatmulKey;
-use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, StreamKind};
+use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, StreamKind, Tiling};
 use matmul::{MatmulModel, MatmulRate};
 
 use crate::imitated::PlanDevice;
-use crate::load::Load;
+use crate::load::{Load, Loaded};
 use crate::rates::DeviceRates;
 use crate::samples::{CallSize, Samples};
 
@@ -25,8 +25,8 @@ pub(crate) struct KnownCalls {
     matmuls: BTreeMap<MatmulKey, f64>,
     /// Seconds of kernels by kind and by the bits of the size.
     kernels: BTreeMap<(String, [u64; 3]), f64>,
-    /// Ratio of the times of calls on tensor cores in this step to the described times.
-    ratio: f64,
+    /// Ratios of the times of calls that the step's load slows to the described times.
+    ratios: [f64; Loaded::COUNT],
 }
 
 /// Predicts the seconds of calls on one device.
@@ -66,6 +66,8 @@ const TYPICAL: [(&str, f64); 16] = [
 const TYPICAL_MATMUL: f64 = 1.17;
 /// Typical ratio of a convolution's time to the model.
 const TYPICAL_CONVOLUTION: f64 = 1.6;
+/// Rows and columns of a matmul's tile that occupies a multiprocessor.
+const SHARED_TILE: f64 = 128.0;
 /// Memory rate of a multiprocessor that works alone, as a multiple of its share of the device's rate.
 const ALONE: f64 = 2.0;
 
@@ -75,6 +77,9 @@ const SPEED_BESIDE_SUMS: f64 = 0.25;
 /// Speed of compute, as a fraction of its full rate, during all-gathers, mostly of weights
 /// (`benches/notes/predictions.md`).
 const SPEED_BESIDE_GATHERS: f64 = 0.5;
+
+/// Bytes of a copy from the host above which its measured times are the host's, which fills pinned memory.
+const MOST_DESCRIBED: f64 = 131_072.0;
 
 /// Smallest fraction of a call's time that remains in a CUDA graph.
 const LEAST_OF_GRAPH: f64 = 0.25;
@@ -158,7 +163,8 @@ impl CallTimes {
 
     /// Returns the times that the calls of a step share.
     pub(crate) fn known(&self, log: &CallLog) -> KnownCalls {
-        let mut known = KnownCalls { matmuls: BTreeMap::new(), kernels: BTreeMap::new(), ratio: 1.0 };
+        let mut known =
+            KnownCalls { matmuls: BTreeMap::new(), kernels: BTreeMap::new(), ratios: [1.0; Loaded::COUNT] };
         for call in &log.calls {
             match call {
                 LoggedCall::Matmul { key, .. } => {
@@ -174,28 +180,25 @@ impl CallTimes {
         }
         let Some(load) = self.load else { return known };
         let mut flops = 0.0;
-        let mut seconds = 0.0;
+        let mut seconds = [0.0; Loaded::COUNT];
         let mut others = 0.0;
-        log.for_each_counted(|call, count| match self.tensor_core_flops(call) {
-            own if own > 0.0 => {
-                flops += count as f64 * own;
-                seconds += count as f64 * self.device(call, &known);
+        log.for_each_counted(|call, count| {
+            let size = CallSize::from_call(call, self.gpus_per_host, self.tf32);
+            let count = count as f64;
+            flops += count * size.as_ref().map_or(0.0, CallSize::tensor_core_flops);
+            match size.and_then(|size| size.loaded()) {
+                Some(calls) => seconds[calls as usize] += count * self.device(call, &known),
+                None if is_computed(call) => others += count * self.device(call, &known),
+                None => {}
             }
-            _ if is_computed(call) => others += count as f64 * self.device(call, &known),
-            _ => {}
         });
-        known.ratio = load.settled(flops, seconds, others);
+        known.ratios = load.settled(flops, seconds, others);
         known
     }
 
     fn kernel_key(&self, call: &LoggedCall) -> Option<(String, [u64; 3])> {
         let CallSize { kind, size } = CallSize::from_call(call, self.gpus_per_host, self.tf32)?;
         Some((kind, size.map(f64::to_bits)))
-    }
-
-    fn tensor_core_flops(&self, call: &LoggedCall) -> f64 {
-        let size = CallSize::from_call(call, self.gpus_per_host, self.tf32);
-        size.map_or(0.0, |size| size.tensor_core_flops())
     }
 
     /// Returns a call's seconds on the device. `known` is of the step's calls.
@@ -207,8 +210,12 @@ impl CallTimes {
         };
         let described = described.unwrap_or_else(|| self.call_seconds(call));
         // Typical ratios, for kinds without measurements, include the load.
-        let is_slower = known.ratio != 1.0 && self.tensor_core_flops(call) > 0.0 && self.is_measured(call);
-        if is_slower { described * known.ratio } else { described }
+        if known.ratios == [1.0; Loaded::COUNT] || !self.is_measured(call) {
+            return described;
+        }
+        let size = CallSize::from_call(call, self.gpus_per_host, self.tf32);
+        let calls = size.and_then(|size| size.loaded());
+        calls.map_or(described, |calls| described * known.ratios[calls as usize])
     }
 
     /// Returns whether the description has measurements of this kind of call.
@@ -241,9 +248,9 @@ impl CallTimes {
 
     /// Returns the seconds for which a call occupies the host.
     pub(crate) fn host(&self, call: &LoggedCall) -> f64 {
-        let copied = match call {
+        let filled = match call {
             LoggedCall::Copy { kind: CopyKind::FromHost, bytes, .. } => {
-                *bytes as f64 / self.rates.host_copy()
+                *bytes as f64 / self.rates.host_fill()
             }
             _ => 0.0,
         };
@@ -252,7 +259,7 @@ impl CallTimes {
             _ => None,
         };
         // Ranks that share a GPU's context launch one after another.
-        self.sharing * launch.unwrap_or(self.rates.launch() * launches_of(call)) + copied
+        self.sharing * launch.unwrap_or(self.rates.launch() * launches_of(call)) + filled
     }
 
     /// Returns the seconds for which a call occupies the host in a step replayed as CUDA graphs.
@@ -316,11 +323,40 @@ impl CallTimes {
                     CopyKind::Zero => self.rates.memory_bytes,
                     _ => self.rates.host_copy(),
                 };
-                self.corrected(&size, 1.0, |[_, bytes, _]| self.rates.kernel() + bytes / bytes_per_second)
+                let model = |[_, bytes, _]: [f64; 3]| self.rates.kernel() + bytes / bytes_per_second;
+                match kind {
+                    // The clock adds what the device waits for the host.
+                    CopyKind::FromHost if size.size[1] > MOST_DESCRIBED => model(size.size),
+                    _ => self.corrected(&size, 1.0, model),
+                }
             }
             _ => 0.0,
         };
-        seconds * self.sharing
+        seconds * self.shared(call)
+    }
+
+    /// Returns the ratio of a call's seconds while other ranks use the GPU to its seconds alone. Calls of
+    /// several ranks that leave multiprocessors idle run at the same time.
+    fn shared(&self, call: &LoggedCall) -> f64 {
+        let waves = |blocks: f64| blocks / self.multiprocessors;
+        let busy = match call {
+            LoggedCall::Kernel(LoggedKernel { tiling: Some(Tiling { flops, longest, .. }), .. }) => {
+                let waves = waves(*flops as f64 / (*longest).max(1) as f64);
+                waves / (waves + 1.0)
+            }
+            LoggedCall::Kernel(kernel) => {
+                let waves = waves(kernel.grid.iter().map(|blocks| f64::from(*blocks)).product());
+                waves / waves.ceil()
+            }
+            LoggedCall::Matmul { key, .. } => {
+                let [m, n, _] = key.sizes.map(|size| size as f64);
+                let waves = waves((m / SHARED_TILE).ceil() * (n / SHARED_TILE).ceil());
+                waves / waves.ceil()
+            }
+            _ => 1.0,
+        };
+        // Calls of other ranks find part of the idle time.
+        (self.sharing * busy.sqrt()).max(1.0)
     }
 
     /// Returns the model's seconds times the measured ratio of this kind of call, or `typical` without

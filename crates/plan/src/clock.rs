@@ -11,6 +11,7 @@ mod streams;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use device::cuda::STAGED_BYTES;
 use device::{CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, RepeatedCalls, StreamKind};
 use meetings::{Meeting, Meetings};
 use streams::Streams;
@@ -68,6 +69,8 @@ enum Effect {
     Copy {
         stream: StreamKind,
         kind: CopyKind,
+        /// Part of its bytes that pinned memory holds at once.
+        staged: f64,
     },
     /// A message or a collective.
     Communicate(Box<LoggedCommunication>),
@@ -153,7 +156,10 @@ impl Effect {
         match call {
             LoggedCall::Kernel(kernel) => Effect::Run(kernel.stream),
             LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => Effect::Run(StreamKind::Compute),
-            LoggedCall::Copy { kind, stream, .. } => Effect::Copy { stream, kind },
+            LoggedCall::Copy { kind, stream, bytes } => {
+                let staged = (STAGED_BYTES as f64 / bytes.max(1) as f64).min(1.0);
+                Effect::Copy { stream, kind, staged }
+            }
             LoggedCall::Communication(communication) => Effect::Communicate(Box::new(communication)),
             LoggedCall::Record(stream) => Effect::Record(stream),
             LoggedCall::Wait { stream, event } => Effect::Wait { stream, event },
@@ -349,15 +355,18 @@ impl<'a> Rank<'a> {
             self.run(stream, call);
             return true;
         }
+        let began = self.host;
         self.host += host;
         match effect {
             Effect::Run(stream) => self.run(*stream, call),
-            Effect::Copy { stream, kind } => {
+            Effect::Copy { stream, kind: CopyKind::FromHost, staged } => {
+                self.copy_from_host(*stream, began, call, *staged);
+            }
+            Effect::Copy { stream, kind, .. } => {
                 match kind {
                     CopyKind::FromPool | CopyKind::ToPool => {
                         self.streams.set_reason(*stream, Some(Idle::Offload));
                     }
-                    CopyKind::FromHost => self.streams.set_reason(*stream, None),
                     _ => {}
                 }
                 self.run(*stream, call);
@@ -376,6 +385,20 @@ impl<'a> Rank<'a> {
             Effect::Communicate(_) => {}
         }
         true
+    }
+
+    /// Copies from the host, which began at `began` to fill pinned memory. The device copies meanwhile. The
+    /// host waits for it if pinned memory holds only the part `staged`.
+    fn copy_from_host(&mut self, stream: StreamKind, began: f64, call: &TimedCall, staged: f64) {
+        self.streams.set_reason(stream, None);
+        let begin = self.streams.ready(stream).max(began);
+        let filled = self.host.max(begin + (1.0 - staged) * call.host);
+        let end = filled.max(begin + call.seconds);
+        self.streams.run(stream, began, end - begin);
+        self.host = began + staged * call.host;
+        if staged < 1.0 {
+            self.host = self.host.max(end - staged * call.seconds);
+        }
     }
 
     fn run(&mut self, stream: StreamKind, call: &TimedCall) {

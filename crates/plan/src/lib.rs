@@ -81,7 +81,7 @@ pub use imitated::PlanDevice;
 pub use lane_cost::LaneCost;
 pub use largest::{Largest, Outcome, Try, search_largest};
 pub use layer_cost::LayerCost;
-pub use load::Load;
+pub use load::{Load, Loaded};
 pub use overhead::{DeviceRanks, Overhead, OverheadPart};
 pub use page::plan_page;
 pub use page_parts::{memory_tiles, subtitle};

@@ -7,37 +7,71 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
-    /// FLOP/s on tensor cores in the steps in which matmuls and attention take their described times.
+    /// FLOP/s on tensor cores of a step above which calls are slower than described. Below, the GPU has its
+    /// highest clock.
     pub flops: f64,
-    /// Logarithm of the ratio of these calls' times in a step with 1e15 FLOP/s more.
-    pub slower: f64,
+    /// Logarithm of the ratio of attention's times in a step with 1e15 FLOP/s more.
+    pub attention: f64,
+    /// Logarithm of the ratio of the times of matmuls for outputs and for gradients of inputs, in a step with
+    /// 1e15 FLOP/s more.
+    pub matmul: f64,
+    /// Logarithm of the ratio of the times of weights' gradients in a step with 1e15 FLOP/s more.
+    pub weight_gradient: f64,
+}
+
+/// Calls on tensor cores that a step's load slows. Matmuls in FP8 are as fast in any step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loaded {
+    /// Attention in half types.
+    Attention,
+    /// Matmuls of outputs and of gradients of inputs.
+    Matmul,
+    /// Matmuls of weights' gradients.
+    WeightGradient,
+}
+
+impl Loaded {
+    /// All values, in order.
+    const ALL: [Loaded; 3] = [Loaded::Attention, Loaded::Matmul, Loaded::WeightGradient];
+    /// Number of values.
+    pub(crate) const COUNT: usize = Self::ALL.len();
 }
 
 impl Load {
     /// The load of a new description. The dependence was measured on H200s (`benches/notes/predictions.md`).
-    pub const TYPICAL: Load = Load { flops: 250e12, slower: 0.33 };
+    pub const TYPICAL: Load = Load { flops: 350e12, attention: 0.6, matmul: 0.4, weight_gradient: 0.17 };
 
     /// Returns the ratio of the times of calls on tensor cores in a step with `flops` FLOP/s to the described
     /// times.
     #[must_use]
-    pub fn ratio(&self, flops: f64) -> f64 {
-        (self.slower * (flops - self.flops) / 1e15).exp()
+    pub fn ratio(&self, calls: Loaded, flops: f64) -> f64 {
+        let slower = match calls {
+            Loaded::Attention => self.attention,
+            Loaded::Matmul => self.matmul,
+            Loaded::WeightGradient => self.weight_gradient,
+        };
+        (slower * (flops - self.flops).max(0.0) / 1e15).exp()
     }
 
-    /// Returns the ratio of [`Load::ratio`] for a step whose calls on tensor cores take `seconds` by their
-    /// described times and have `flops` FLOPs, and whose other calls take `others`.
+    /// Returns the ratios of [`Load::ratio`] for a step that has `flops` FLOPs on tensor cores, whose calls
+    /// of each kind take `seconds` by their described times, and whose other calls take `others`.
     #[must_use]
-    pub fn settled(&self, flops: f64, seconds: f64, others: f64) -> f64 {
-        if flops <= 0.0 {
-            return 1.0;
-        }
+    pub fn settled(&self, flops: f64, seconds: [f64; Loaded::COUNT], others: f64) -> [f64; Loaded::COUNT] {
+        let mut ratios = [1.0; Loaded::COUNT];
         // A slower clock means fewer FLOP/s, so few rounds suffice.
-        (0..SETTLING).fold(1.0, |ratio, _| self.ratio(flops / (others + ratio * seconds)))
+        for _ in 0..SETTLING {
+            let longer =
+                seconds.iter().zip(ratios).fold(others, |sum, (seconds, ratio)| sum + ratio * seconds);
+            if longer > 0.0 {
+                ratios = Loaded::ALL.map(|calls| self.ratio(calls, flops / longer));
+            }
+        }
+        ratios
     }
 
     /// Iterates over all values, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
-        [self.flops, self.slower].into_iter()
+        [self.flops, self.attention, self.matmul, self.weight_gradient].into_iter()
     }
 }
 
@@ -51,12 +85,17 @@ mod tests {
     #[test]
     fn steps_with_more_flops_are_slower() {
         let load = Load::TYPICAL;
-        assert_eq!((load.ratio(load.flops), load.settled(0.0, 1.0, 1.0)), (1.0, 1.0));
+        assert_eq!(load.ratio(Loaded::Matmul, load.flops), 1.0);
+        assert_eq!(load.settled(0.0, [0.0; 3], 0.0), [1.0; 3]);
         // A step of 500 TFLOP/s at described times has fewer at the lower clock that follows.
-        let ratio = load.settled(500e12, 0.8, 0.2);
-        assert!(1.05 < ratio && ratio < load.ratio(500e12), "{ratio}");
-        let settled = load.ratio(500e12 / (0.2 + ratio * 0.8));
-        assert!((ratio / settled - 1.0).abs() < 1e-6, "{ratio} {settled}");
-        assert!(load.settled(100e12, 0.8, 0.2) < 1.0);
+        let seconds = [0.1, 0.5, 0.2];
+        let ratios @ [attention, matmul, weight] = load.settled(500e12, seconds, 0.2);
+        assert!(1.0 < weight && weight < matmul && matmul < attention, "{ratios:?}");
+        assert!(1.03 < matmul && matmul < load.ratio(Loaded::Matmul, 500e12), "{matmul}");
+        let flops = 500e12 / (0.2 + 0.1 * attention + 0.5 * matmul + 0.2 * weight);
+        for (calls, ratio) in Loaded::ALL.into_iter().zip(ratios) {
+            assert!((ratio / load.ratio(calls, flops) - 1.0).abs() < 1e-6, "{ratio}");
+        }
+        assert_eq!(load.settled(300e12, seconds, 0.2), [1.0; 3]);
     }
 }

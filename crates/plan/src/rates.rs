@@ -40,6 +40,9 @@ pub struct DeviceRates {
     /// use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_copy_bytes: Option<f64>,
+    /// Bytes per second at which the host's threads fill pinned memory with micro-batches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_fill_bytes: Option<f64>,
     /// Seconds of the shortest message between ranks of one host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_seconds: Option<f64>,
@@ -88,6 +91,12 @@ impl DeviceRates {
         self.host_copy_bytes.unwrap_or(20e9)
     }
 
+    /// Returns the bytes per second at which the host fills pinned memory.
+    #[must_use]
+    pub fn host_fill(&self) -> f64 {
+        self.host_fill_bytes.unwrap_or(15e9)
+    }
+
     /// Returns the bytes per second that a rank sends to ranks of other hosts.
     #[must_use]
     pub fn network(&self) -> f64 {
@@ -115,7 +124,7 @@ impl DeviceRates {
     }
 
     /// Returns the keys and values of the optional rates.
-    fn optional(&self) -> [(&'static str, Option<f64>); 8] {
+    fn optional(&self) -> [(&'static str, Option<f64>); 9] {
         [
             ("flops_tf32", self.flops_tf32),
             ("flops_fp8", self.flops_fp8),
@@ -124,6 +133,7 @@ impl DeviceRates {
             ("graph_seconds", self.graph_seconds),
             ("graph_gain_seconds", self.graph_gain_seconds),
             ("host_copy_bytes", self.host_copy_bytes),
+            ("host_fill_bytes", self.host_fill_bytes),
             ("link_seconds", self.link_seconds),
         ]
     }

@@ -6,7 +6,7 @@ use collective::{PEER_COPIES, PEER_SUMS};
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, Tiling};
 use serde::{Deserialize, Serialize};
 
-use crate::load::Load;
+use crate::load::{Load, Loaded};
 
 /// Multiples of elements at which the rows of a matmul's operands may begin. Algorithms need the first for
 /// full speed.
@@ -43,20 +43,40 @@ impl CallSize {
     /// with `flops` FLOP/s on tensor cores.
     #[must_use]
     pub fn at_load(&self, seconds: f64, load: &Load, flops: f64) -> f64 {
-        if self.tensor_core_flops() > 0.0 { seconds / load.ratio(flops) } else { seconds }
+        self.loaded().map_or(seconds, |calls| seconds / load.ratio(calls, flops))
     }
 
-    /// Returns the FLOPs of the call on tensor cores; 0 for calls that do not use them. Of kernels, only
-    /// attention in half types is counted.
+    /// Returns how the load of a step slows this call; `None` for calls that it does not.
+    #[must_use]
+    pub fn loaded(&self) -> Option<Loaded> {
+        let kind = match self.kind.split_whitespace().take(2).collect::<Vec<_>>()[..] {
+            ["matmul", "tn"] => Loaded::WeightGradient,
+            ["matmul", _] => Loaded::Matmul,
+            _ => Loaded::Attention,
+        };
+        (self.tensor_core_flops() > 0.0 && !self.is_fp8()).then_some(kind)
+    }
+
+    /// Returns the FLOPs of the call on tensor cores; 0 for calls that do not use them. FLOPs in FP8 count
+    /// half, because they draw half the power. Of kernels, only attention in half types is counted.
     #[must_use]
     pub fn tensor_core_flops(&self) -> f64 {
         let [a, b, c] = self.size;
         let is_plain_f32 = || self.kind.contains(" f32,f32,f32 ") && !self.kind.contains(" tf32");
         if self.kind.starts_with("matmul ") {
-            return if is_plain_f32() { 0.0 } else { 2.0 * a * b * c };
+            return match () {
+                () if is_plain_f32() => 0.0,
+                () if self.is_fp8() => a * b * c,
+                () => 2.0 * a * b * c,
+            };
         }
         let is_half_attention = self.kind.starts_with("attention") && !self.kind.contains("f32");
         if is_half_attention { c } else { 0.0 }
+    }
+
+    /// Returns whether the call is a matmul in FP8.
+    fn is_fp8(&self) -> bool {
+        ["e4m3,", "e5m2,"].iter().any(|operand| self.kind.contains(operand))
     }
 
     /// Returns the kind and size of a call, on hosts of `gpus_per_host` GPUs; `tf32` is whether f32 matmuls
@@ -229,6 +249,9 @@ impl Samples {
             near.select_nth_unstable_by(NEAREST, |one, other| one.0.total_cmp(&other.0));
             near.truncate(NEAREST);
         }
+        // Close samples of kernels and on tensor cores differ too, as calls do from step to step, so that
+        // distant ones count. Libraries change algorithms of other calls from one size to the next.
+        let is_sharp = any_variant(&size.kind).is_none() && size.tensor_core_flops() == 0.0;
         let (mut sum, mut weights) = (0.0, 0.0);
         for (squared, seconds, sample) in near {
             let modelled = model(sample);
@@ -239,8 +262,7 @@ impl Samples {
             if squared < 1e-18 {
                 return Some(ratio);
             }
-            // The fourth power of the distance suppresses distant samples between close ones.
-            let weight = squared.powi(-2);
+            let weight = if is_sharp { squared.powi(-2) } else { squared.recip() };
             sum += weight * ratio.ln();
             weights += weight;
         }

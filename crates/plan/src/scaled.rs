@@ -21,9 +21,10 @@ pub struct ClassRatio {
 impl PlanDevice {
     /// Returns the description with the seconds of each class of calls multiplied by the ratio of `measured`
     /// to described seconds, and the ratios. Only calls with the same kind and size are compared. Classes
-    /// without such calls are unchanged.
+    /// without such calls are unchanged. `host_copy` is the measured rate of copies between host and device,
+    /// in bytes per second.
     #[must_use]
-    pub fn scaled(mut self, measured: &[MeasuredCalls]) -> (Self, Vec<ClassRatio>) {
+    pub fn scaled(mut self, measured: &[MeasuredCalls], host_copy: f64) -> (Self, Vec<ClassRatio>) {
         let mut classes: BTreeMap<&'static str, [f64; 2]> = BTreeMap::new();
         for MeasuredCalls { call, samples } in measured {
             let Some(class) = class_of(call) else { continue };
@@ -42,7 +43,11 @@ impl PlanDevice {
             ratio: seconds / described,
             seconds,
         };
-        let ratios: Vec<_> = classes.into_iter().map(ratio).collect();
+        let mut ratios: Vec<_> = classes.into_iter().map(ratio).collect();
+        if let Some(rate) = self.rates.as_mut().and_then(|rates| rates.host_copy_bytes.as_mut()) {
+            ratios.push(ClassRatio { class: LINK, ratio: *rate / host_copy, seconds: 0.0 });
+            *rate = host_copy;
+        }
         for calls in &mut self.times {
             let class = class_of(&calls.call);
             let own = ratios.iter().find(|ratio| Some(ratio.class) == class);
@@ -58,6 +63,7 @@ impl PlanDevice {
 fn class_of(kind: &str) -> Option<&'static str> {
     match kind.split_whitespace().next()? {
         _ if kind == "copy" || kind == "zero" => Some(MEMORY),
+        _ if kind == "copy from pool" || kind == "copy to pool" => Some(LINK),
         "matmul" | "convolution" => Some(POWER),
         word if word.starts_with("attention") => Some(POWER),
         word if word.contains('.') => Some(MEMORY),
@@ -67,6 +73,8 @@ fn class_of(kind: &str) -> Option<&'static str> {
 
 /// Class of calls that power and clocks bound.
 const POWER: &str = "matmuls, convolutions and attention";
+/// Class of calls that the link to the host bounds.
+const LINK: &str = "copies between host and device";
 /// Class of calls that the memory's rate bounds.
 const MEMORY: &str = "other kernels";
 
@@ -81,7 +89,8 @@ mod tests {
     #[test]
     fn classes_are_scaled_by_the_calls_that_both_have() {
         let device = |times| {
-            let mut device = PlanDevice::host();
+            let mut device = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+            device.rates.as_mut().unwrap().host_copy_bytes = Some(40e9);
             device.times = times;
             device
         };
@@ -93,6 +102,7 @@ mod tests {
             calls("copy from host", &[[1.0, 1.0, 1.0, 1.0]]),
             calls("add.add_bf16 0", &[[1.0, 1.0, 1.0, 2.0]]),
             calls("convolution bf16 forward 1x1 2", &[[1.0, 1.0, 1.0, 7.0]]),
+            calls("copy to pool", &[[1.0, 1.0, 1.0, 4.0]]),
         ]);
         let measured = [
             calls(nt, &[[1.0, 1.0, 1.0, 12.0], [3.0, 1.0, 1.0, 99.0]]),
@@ -100,13 +110,14 @@ mod tests {
             calls("add.add_bf16 0", &[[1.0, 1.0, 1.0, 3.0]]),
             calls("copy from host", &[[1.0, 1.0, 1.0, 9.0]]),
         ];
-        let (scaled, ratios) = described.scaled(&measured);
+        let (scaled, ratios) = described.scaled(&measured, 50e9);
         let seconds: Vec<f64> =
             scaled.times.iter().flat_map(|calls| &calls.samples).map(|[.., seconds]| *seconds).collect();
-        for (seconds, expected) in seconds.iter().zip([12.0, 36.0, 6.0, 1.0, 3.0, 8.4]) {
+        for (seconds, expected) in seconds.iter().zip([12.0, 36.0, 6.0, 1.0, 3.0, 8.4, 3.2]) {
             assert!((seconds - expected).abs() < 1e-9, "{seconds} {expected}");
         }
         let ratios: Vec<_> = ratios.iter().map(|ratio| (ratio.class, ratio.seconds)).collect();
-        assert_eq!(ratios, [(POWER, 18.0), (MEMORY, 3.0)]);
+        assert_eq!(ratios, [(POWER, 18.0), (MEMORY, 3.0), (LINK, 0.0)]);
+        assert_eq!(scaled.rates.unwrap().host_copy_bytes, Some(50e9));
     }
 }

@@ -10,12 +10,16 @@ use system::output;
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 
+/// Format of the descriptions. Older ones are not read, because sizes of attention and the load of steps had
+/// other meanings.
+const FORMAT: &str = "2";
+
 /// Returns the path of the description of a GPU model; `None` if the user has no cache directory.
 fn path(model: &str) -> Option<PathBuf> {
     let name: String = model.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-");
     let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
     let name: String = name.chars().filter(is_plain).collect();
-    Some(cuda::user_cache()?.join("devices").join(format!("{name}.toml")))
+    Some(cuda::user_cache()?.join("devices").join(FORMAT).join(format!("{name}.toml")))
 }
 
 impl PlanDevice {

@@ -101,6 +101,21 @@ fn grids_differ_where_their_work_does() {
     assert!(again.parts.backward_seconds > 1.1 * alone.parts.backward_seconds, "{again}\n{alone}");
 }
 
+/// Checks that calls of ranks on one GPU overlap where they leave multiprocessors idle.
+#[test]
+fn ranks_that_share_a_gpu_take_less_than_twice_as_long() {
+    let step = |ranks: &'static str| {
+        let sets = ["parallel.data=2", "parallel.lanes=2", "train.micro_batch_size=16", ranks];
+        let time = predict(
+            "gpt2-124m.toml",
+            &[&BF16[..], &["train.global_batch_size=32", "train.graphs=off"], &sets].concat(),
+        );
+        time.step_seconds
+    };
+    let ratio = step("parallel.ranks_per_device=2") / step("parallel.ranks_per_device=1");
+    assert!((1.6..1.95).contains(&ratio), "{ratio}");
+}
+
 /// Checks that stages wait as long as the schedule's bubble, including at the end of a step, where the
 /// gradient norm joins them.
 #[test]

@@ -1,5 +1,6 @@
 //! Measured steps of a configuration: their time, and what their parts take.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use collective::Communicator;
@@ -141,7 +142,7 @@ fn by_call(
     let mut config = (*setup.config).clone();
     config.train.graphs = Graphs::Off;
     let setup = Setup { config: Arc::new(config), ..setup };
-    let predicted = predicted_calls(&setup, device)?;
+    let predicted = predicted_calls(&setup, device, 0)?;
     if predicted.len() > MOST_CALLS {
         return Ok(Vec::new());
     }
@@ -182,6 +183,21 @@ fn by_call(
     Ok(calls)
 }
 
+/// Sets the predicted seconds of the calls of a step of `setup`.
+pub(super) fn predict_calls(calls: &mut [CallDifference], setup: &Setup, device: &PlanDevice) -> Result<()> {
+    let mut seconds: BTreeMap<(String, [u64; 3]), f64> = BTreeMap::new();
+    for (call, predicted) in predicted_calls(setup, device, 0)? {
+        if let Some(CallSize { kind, size }) = CallSize::from_call(&call, 1, setup.config.precision.tf32) {
+            *seconds.entry((kind, size.map(f64::to_bits))).or_default() += predicted;
+        }
+    }
+    for call in calls {
+        let key = (call.call.clone(), call.size.map(f64::to_bits));
+        call.predicted_seconds = seconds.get(&key).copied().unwrap_or(call.predicted_seconds);
+    }
+    Ok(())
+}
+
 fn by_family(calls: &[ComparedCall]) -> Vec<FamilyDifference> {
     let mut families: Vec<FamilyDifference> = Vec::new();
     for call in calls {
@@ -198,7 +214,7 @@ fn by_family(calls: &[ComparedCall]) -> Vec<FamilyDifference> {
 }
 
 fn by_size(calls: Vec<ComparedCall>) -> Vec<CallDifference> {
-    let mut all: std::collections::BTreeMap<(String, [u64; 3]), CallDifference> = Default::default();
+    let mut all: BTreeMap<(String, [u64; 3]), CallDifference> = BTreeMap::new();
     for ComparedCall { size: CallSize { kind, size }, predicted, measured, .. } in calls {
         // Sizes are nonnegative, so their bits sort like the numbers.
         let entry = all.entry((kind.clone(), size.map(f64::to_bits))).or_insert(CallDifference {

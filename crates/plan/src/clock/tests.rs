@@ -33,6 +33,26 @@ fn a_step_is_bound_by_the_device_or_by_the_host() {
     assert!(close(parts.seconds(), 8.0) && close(parts.idle(Idle::Host), 3.0), "{parts:?}");
 }
 
+/// Checks copies that take 1 s on the device, after which it computes for 3 s.
+#[test]
+fn the_host_fills_pinned_memory_ahead_of_the_device() {
+    let step = |bytes: usize, filling: f64| {
+        let from_host =
+            LoggedCall::Copy { kind: CopyKind::FromHost, bytes: bytes as u64, stream: StreamKind::Compute };
+        let work = [(from_host, 1.0), (copy(StreamKind::Compute), 3.0)];
+        let mut made = calls(0, &work, 0.0);
+        made.calls[0].host = filling;
+        simulate(&[made]).unwrap()[0].seconds()
+    };
+    // All fits pinned memory, which is filled during the step before.
+    assert!(close(step(STAGED_BYTES, 2.0), 4.0));
+    // Three quarters do not, and are filled during the copy.
+    assert!(close(step(4 * STAGED_BYTES, 2.0), 4.5));
+    assert!(close(step(4 * STAGED_BYTES, 0.5), 4.0));
+    // The host takes longer than the device.
+    assert!(close(step(STAGED_BYTES, 6.0), 6.0));
+}
+
 #[test]
 fn compute_waits_for_what_other_streams_have_not_ended() {
     use StreamKind::{Compute, Reduce};
