@@ -254,11 +254,17 @@ impl MeasuredStep {
 
     /// Returns the calls with their corrected seconds, if an event takes `event` seconds.
     fn calls(&self, event: f64) -> Vec<(CallSize, f64)> {
-        let factor = if self.waits_for_host(event) { 1.0 } else { self.factor(event) };
+        let factor = factor_of_step(self.factor(event));
         let less = |(size, seconds): &(CallSize, f64)| (size.clone(), without(event, *seconds));
         let computed = self.computed.iter().map(less).map(|(size, seconds)| (size, seconds * factor));
         computed.chain(self.others.iter().map(less)).collect()
     }
+}
+
+/// Returns the factor of the seconds of a step's calls, if the step takes `ratio` times their sum: 1 if the
+/// device waits for the host.
+pub(crate) fn factor_of_step(ratio: f64) -> f64 {
+    if ratio < MOST_FACTOR { ratio } else { 1.0 }
 }
 
 /// Returns a call's seconds between two events, minus the `event` seconds that the events take.

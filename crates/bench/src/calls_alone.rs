@@ -46,7 +46,9 @@ const HEATING: usize = 5;
 const HEATING_SIZES: [usize; 3] = [8192, 4096, 4096];
 /// Seconds that events around a call add to it.
 const EVENT: f64 = 2.3e-6;
-/// Times the calls of `count` random configurations as [`calls_of`] does.
+/// Times the calls of `count` random configurations on the first GPU, which must be of the model that
+/// `described` describes. Described calls are not timed again. Calls `progress` with the number of finished
+/// configurations.
 ///
 /// # Errors
 /// There is no GPU, it is of another model, or it fails.

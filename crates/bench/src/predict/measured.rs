@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use telemetry::Phase;
 use worker::{Setup, Worker};
 
-use crate::call_samples::{difference, is_timed, profile, without};
+use crate::call_samples::{difference, factor_of_step, is_timed, profile, without};
 use crate::cycled::cycled;
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
@@ -171,7 +171,7 @@ fn by_call(
     let excess = (between.iter().sum::<f64>() - step) / between.len().max(1) as f64;
     let event = excess.clamp(0.0, MOST_EVENT);
     let sum: f64 = between.iter().map(|seconds| without(event, *seconds)).sum();
-    let factor = (step / sum.max(f64::MIN_POSITIVE)).min(1.0);
+    let factor = factor_of_step(step / sum.max(f64::MIN_POSITIVE));
     let is_tf32 = setup.config.precision.tf32;
     let mut calls = Vec::new();
     for ((call, predicted), (timed, seconds)) in logged.iter().zip(times).zip(timed) {
