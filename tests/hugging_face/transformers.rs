@@ -13,13 +13,14 @@ use crate::common::root;
 use crate::common::runs::{config, train_in};
 use crate::families::{MODELS, folder};
 
-/// Python script that strictly loads a folder and prints the loss of the recorded tokens.
+/// Python script that strictly loads a folder and prints the loss of the recorded tokens. By default,
+/// transformers' attention has no soft cap.
 pub(crate) const LOAD: &str = r#"
 import json, sys
 import numpy, torch, transformers
 folder, recorded = sys.argv[1:]
 model, info = transformers.AutoModelForCausalLM.from_pretrained(
-    folder, output_loading_info=True, torch_dtype=torch.float32)
+    folder, output_loading_info=True, torch_dtype=torch.float32, attn_implementation="eager")
 assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
 sizes = json.load(open(recorded + "/expected.json"))
 tokens = torch.from_numpy(numpy.fromfile(recorded + "/tokens.bin", numpy.uint16, offset=1024).astype(numpy.int64))
