@@ -1,0 +1,67 @@
+use device::Work;
+use device::matmul_table::MatmulKey;
+
+use super::*;
+
+#[test]
+fn links_of_a_host_say_nothing_of_a_network() {
+    let all_reduce = |hosts, bytes, seconds| [hosts, 4.0, bytes, seconds];
+    let measured = |samples: &[[f64; 4]]| {
+        Samples::from_measured(&[MeasuredCalls { call: "all-reduce".to_owned(), samples: samples.into() }])
+    };
+    let size = |hosts| CallSize { kind: of_ranks("all-reduce", hosts), size: [hosts, 4.0, 1e6] };
+    let ratio = |samples: &Samples, hosts| samples.ratio(&size(hosts), |[hosts, _, bytes]| hosts * bytes);
+    let near = measured(&[all_reduce(1.0, 1e6, 2e6)]);
+    assert_eq!((ratio(&near, 1.0), ratio(&near, 2.0)), (Some(2.0), None));
+    let both = measured(&[all_reduce(1.0, 1e6, 2e6), all_reduce(2.0, 1e6, 6e6)]);
+    for (hosts, expected) in [(1.0, 2.0), (2.0, 3.0), (8.0, 3.0)] {
+        let found = ratio(&both, hosts).unwrap();
+        assert!((found - expected).abs() < 1e-9, "{hosts} hosts: {found}");
+    }
+}
+
+#[test]
+fn rows_of_matmuls_are_named_by_their_alignment() {
+    const KIND: &str = "bf16,bf16,bf16 set plain 256";
+    for (sizes, layout, strides, expected) in [
+        ("3x16x8", "nt", "", ""),
+        ("8x50257x768", "nt", "", " rows of 1"),
+        ("8x768x50258", "nn", "", " rows of 2"),
+        ("50260x768x5", "tn", "", " rows of 4"),
+        ("512x768x5", "tn", "", ""),
+        ("8x50257x768", "nt", " strides=768,768,50264", ""),
+        ("8x768x50257", "nn", " strides=50260,768,768", " rows of 4"),
+    ] {
+        let key: MatmulKey = format!("{sizes} {layout} {KIND}{strides}").parse().unwrap();
+        let call = LoggedCall::Matmul { key, work: Work::default() };
+        let size = CallSize::from_call(&call, 8, false).unwrap();
+        assert_eq!(size.kind, format!("matmul {layout} {KIND}{expected}"), "{key}");
+    }
+}
+
+#[test]
+fn ratios_come_from_related_kinds_where_the_kind_has_none() {
+    let calls = |call: &str, seconds| MeasuredCalls {
+        call: call.to_owned(),
+        samples: vec![[8.0, 8.0, 8.0, seconds]],
+    };
+    let samples = Samples::from_measured(&[
+        calls("matmul nt bf16,bf16,bf16 set plain 256", 2.0),
+        calls("matmul nt bf16,bf16,bf16 set plain 256 rows of 1", 9.0),
+        calls("attention.forward_bf16 3", 5.0),
+    ]);
+    for (kind, expected) in [
+        ("matmul nt bf16,bf16,bf16 set plain 256", Some(2.0)),
+        ("matmul nt f16,f16,f16 add bias 256", Some(2.0)),
+        ("matmul nt f16,f16,f16 add plain 256 rows of 1", Some(9.0)),
+        ("matmul nn bf16,bf16,bf16 set plain 256", None),
+        ("attention.forward_bf16+dropout 3", Some(7.25)),
+        ("attention.forward_bf16+dropout 4", Some(7.25)),
+        ("attention.forward_f16 4", Some(5.0)),
+        ("attention.backward_bf16 3", None),
+    ] {
+        let size = CallSize { kind: kind.to_owned(), size: [8.0; 3] };
+        let ratio = samples.ratio(&size, |_| 1.0);
+        assert_eq!(ratio.map(|ratio| (1e6 * ratio).round() / 1e6), expected, "{kind}");
+    }
+}
