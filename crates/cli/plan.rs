@@ -282,11 +282,13 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
             note(&format!("measured {done} of {all} steps"));
         }
     })?;
-    for ClassRatio { class, ratio, seconds } in ratios {
+    for own in ratios {
+        let same = if own.is_noise() { ", too little to scale by" } else { "" };
+        let ClassRatio { class, ratio, seconds } = own;
         let percent = 100.0 * (ratio - 1.0);
         let from =
             if seconds > 0.0 { format!(", from {:.1} ms of calls", 1e3 * seconds) } else { String::new() };
-        note(&format!("{class}: {percent:+.1} % of the described time{from}"));
+        note(&format!("{class}: {percent:+.1} % of the described time{from}{same}"));
     }
     if let Some(path) = device.remember()? {
         note(&format!("runs on this host are predicted by it from now on: {}", path.display()));

@@ -110,8 +110,9 @@ fn scaled(
     compared.extend_from_slice(&calls.calls);
     let gpu = Placement::one_gpu(0)?.device(0, &DeviceOptions::default())?;
     let (mut device, ratios) = shipped.scaled(&compared, host_copy_bytes_per_second(&gpu)?);
-    set_host_rates(&mut device, &calls);
     if let Some(rates) = &mut device.rates {
+        rates.launch_seconds = Some(legible(calls.launch_seconds));
+        rates.graph_seconds = Some(legible(calls.graph_seconds));
         rates.host_fill_bytes = Some(legible(host_fill_bytes_per_second(&gpu)?));
     }
     drop(gpu);
@@ -121,8 +122,9 @@ fn scaled(
     Ok((device, ratios))
 }
 
-/// Sets the measured rates of the host and of CUDA graphs.
-fn set_host_rates(device: &mut PlanDevice, calls: &CallMeasurements) {
+/// Sets the measured rates of the host and of CUDA graphs. The times of calls in a description include what
+/// graphs save, and belong together with it.
+fn set_call_rates(device: &mut PlanDevice, calls: &CallMeasurements) {
     if let Some(rates) = &mut device.rates {
         rates.launch_seconds = Some(legible(calls.launch_seconds));
         rates.kernel_seconds = Some(legible(calls.kernel_seconds));
@@ -185,7 +187,7 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     let gpus: Vec<_> = (0..on_host).map(alone).collect();
     let calls = call_samples::measure(&gpus, Extent::Full, Some(Load::TYPICAL), progress)?;
     let mut device = described(&description, &all, PlanDevice::shipped()?);
-    set_host_rates(&mut device, &calls);
+    set_call_rates(&mut device, &calls);
     device.gpus_per_host = Some(on_host);
     let limits = all.iter().filter_map(|rank| rank.power_limit);
     let step_watts = calls.step_watts.map(legible);

@@ -1,14 +1,14 @@
-//! The load of a step: how its calls on tensor cores slow each other at the power limit.
+//! The load of a step: how its calls on tensor cores slow all calls at the power limit.
 
 use serde::{Deserialize, Serialize};
 
-/// `[load]`: how much longer calls on tensor cores take in steps that use them more, because a GPU at its
-/// power limit lowers its clock.
+/// `[load]`: how much longer calls take in steps that use tensor cores more, because a GPU at its power limit
+/// lowers its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
     /// FLOP/s on tensor cores of a step above which calls are slower than described. Below, the GPU has its
-    /// highest clock.
+    /// highest clock. FLOPs in FP8 count half.
     pub flops: f64,
     /// Logarithm of the ratio of attention's times in a step with 1e15 FLOP/s more.
     pub attention: f64,
@@ -17,31 +17,37 @@ pub struct Load {
     pub matmul: f64,
     /// Logarithm of the ratio of the times of weights' gradients in a step with 1e15 FLOP/s more.
     pub weight_gradient: f64,
+    /// Logarithm of the ratio of the times of other kernels, convolutions, and matmuls in FP8 and f32, in a
+    /// step with 1e15 FLOP/s more.
+    pub others: f64,
 }
 
-/// Calls on tensor cores that a step's load slows. Matmuls in FP8 are as fast in any step.
+/// Calls that a step's load slows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {
     /// Attention in half types.
     Attention,
-    /// Matmuls of outputs and of gradients of inputs.
+    /// Matmuls of outputs and of gradients of inputs, in half types and TF32, and of experts.
     Matmul,
-    /// Matmuls of weights' gradients.
+    /// Matmuls of weights' gradients, in half types and TF32.
     WeightGradient,
+    /// Other kernels, convolutions, and matmuls in FP8 and f32.
+    Other,
 }
 
 impl Loaded {
     /// All values, in order.
-    const ALL: [Loaded; 3] = [Loaded::Attention, Loaded::Matmul, Loaded::WeightGradient];
+    const ALL: [Loaded; 4] = [Loaded::Attention, Loaded::Matmul, Loaded::WeightGradient, Loaded::Other];
     /// Number of values.
     pub(crate) const COUNT: usize = Self::ALL.len();
 }
 
 impl Load {
     /// The load of a new description. The dependence was measured on H200s (`benches/notes/predictions.md`).
-    pub const TYPICAL: Load = Load { flops: 350e12, attention: 0.6, matmul: 0.4, weight_gradient: 0.17 };
+    pub const TYPICAL: Load =
+        Load { flops: 350e12, attention: 0.6, matmul: 0.6, weight_gradient: 0.35, others: 0.25 };
 
-    /// Returns the ratio of the times of calls on tensor cores in a step with `flops` FLOP/s to the described
+    /// Returns the ratio of the times of calls in a step with `flops` FLOP/s on tensor cores to the described
     /// times.
     #[must_use]
     pub fn ratio(&self, calls: Loaded, flops: f64) -> f64 {
@@ -49,19 +55,19 @@ impl Load {
             Loaded::Attention => self.attention,
             Loaded::Matmul => self.matmul,
             Loaded::WeightGradient => self.weight_gradient,
+            Loaded::Other => self.others,
         };
         (slower * (flops - self.flops).max(0.0) / 1e15).exp()
     }
 
     /// Returns the ratios of [`Load::ratio`] for a step that has `flops` FLOPs on tensor cores, whose calls
-    /// of each kind take `seconds` by their described times, and whose other calls take `others`.
+    /// of each kind take `seconds` by their described times, and whose other calls take `rest`.
     #[must_use]
-    pub fn settled(&self, flops: f64, seconds: [f64; Loaded::COUNT], others: f64) -> [f64; Loaded::COUNT] {
+    pub fn settled(&self, flops: f64, seconds: [f64; Loaded::COUNT], rest: f64) -> [f64; Loaded::COUNT] {
         let mut ratios = [1.0; Loaded::COUNT];
         // A slower clock means fewer FLOP/s, so few rounds suffice.
         for _ in 0..SETTLING {
-            let longer =
-                seconds.iter().zip(ratios).fold(others, |sum, (seconds, ratio)| sum + ratio * seconds);
+            let longer = seconds.iter().zip(ratios).fold(rest, |sum, (seconds, ratio)| sum + ratio * seconds);
             if longer > 0.0 {
                 ratios = Loaded::ALL.map(|calls| self.ratio(calls, flops / longer));
             }
@@ -71,7 +77,7 @@ impl Load {
 
     /// Iterates over all values, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
-        [self.flops, self.attention, self.matmul, self.weight_gradient].into_iter()
+        [self.flops, self.attention, self.matmul, self.weight_gradient, self.others].into_iter()
     }
 }
 
@@ -86,16 +92,16 @@ mod tests {
     fn steps_with_more_flops_are_slower() {
         let load = Load::TYPICAL;
         assert_eq!(load.ratio(Loaded::Matmul, load.flops), 1.0);
-        assert_eq!(load.settled(0.0, [0.0; 3], 0.0), [1.0; 3]);
+        assert_eq!(load.settled(0.0, [0.0; 4], 0.0), [1.0; 4]);
         // A step of 500 TFLOP/s at described times has fewer at the lower clock that follows.
-        let seconds = [0.1, 0.5, 0.2];
-        let ratios @ [attention, matmul, weight] = load.settled(500e12, seconds, 0.2);
-        assert!(1.0 < weight && weight < matmul && matmul < attention, "{ratios:?}");
+        let seconds = [0.1, 0.5, 0.2, 0.1];
+        let ratios @ [attention, matmul, weight, other] = load.settled(500e12, seconds, 0.1);
+        assert!(1.0 < other && other < weight && weight < matmul && matmul <= attention, "{ratios:?}");
         assert!(1.03 < matmul && matmul < load.ratio(Loaded::Matmul, 500e12), "{matmul}");
-        let flops = 500e12 / (0.2 + 0.1 * attention + 0.5 * matmul + 0.2 * weight);
+        let flops = 500e12 / (0.1 + 0.1 * attention + 0.5 * matmul + 0.2 * weight + 0.1 * other);
         for (calls, ratio) in Loaded::ALL.into_iter().zip(ratios) {
             assert!((ratio / load.ratio(calls, flops) - 1.0).abs() < 1e-6, "{ratio}");
         }
-        assert_eq!(load.settled(300e12, seconds, 0.2), [1.0; 3]);
+        assert_eq!(load.settled(300e12, seconds, 0.1), [1.0; 4]);
     }
 }

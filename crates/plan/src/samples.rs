@@ -1,5 +1,7 @@
 //! Measured times of calls, by kind and size.
 
+mod kriging;
+
 use std::collections::BTreeMap;
 
 use collective::{PEER_COPIES, PEER_SUMS};
@@ -46,19 +48,24 @@ impl CallSize {
         self.loaded().map_or(seconds, |calls| seconds / load.ratio(calls, flops))
     }
 
-    /// Returns how the load of a step slows this call; `None` for calls that it does not.
+    /// Returns how the load of a step slows this call; `None` for copies and communication.
     #[must_use]
     pub fn loaded(&self) -> Option<Loaded> {
-        let kind = match self.kind.split_whitespace().take(2).collect::<Vec<_>>()[..] {
-            ["matmul", "tn"] => Loaded::WeightGradient,
-            ["matmul", _] => Loaded::Matmul,
-            _ => Loaded::Attention,
-        };
-        (self.tensor_core_flops() > 0.0 && !self.is_fp8()).then_some(kind)
+        let uses_tensor_cores = self.tensor_core_flops() > 0.0 && !self.is_fp8();
+        Some(match self.kind.split_whitespace().take(2).collect::<Vec<_>>()[..] {
+            ["matmul", "tn"] if uses_tensor_cores => Loaded::WeightGradient,
+            ["matmul", _] if uses_tensor_cores => Loaded::Matmul,
+            ["matmul" | "convolution", _] => Loaded::Other,
+            [kernel, _] if kernel.starts_with(EXPERTS) => Loaded::Matmul,
+            [kernel, _] if kernel.contains('.') && uses_tensor_cores => Loaded::Attention,
+            [kernel, _] if kernel.contains('.') => Loaded::Other,
+            _ => return None,
+        })
     }
 
-    /// Returns the FLOPs of the call on tensor cores; 0 for calls that do not use them. FLOPs in FP8 count
-    /// half, because they draw half the power. Of kernels, only attention in half types is counted.
+    /// Returns the FLOPs of the call on tensor cores; 0 for calls that do not use them. FLOPs of matmuls in
+    /// FP8 count half, because they draw half the power. Of kernels, only attention in half types and experts
+    /// on Hopper are counted.
     #[must_use]
     pub fn tensor_core_flops(&self) -> f64 {
         let [a, b, c] = self.size;
@@ -71,7 +78,7 @@ impl CallSize {
             };
         }
         let is_half_attention = self.kind.starts_with("attention") && !self.kind.contains("f32");
-        if is_half_attention { c } else { 0.0 }
+        if is_half_attention || self.kind.starts_with(EXPERTS) { c } else { 0.0 }
     }
 
     /// Returns whether the call is a matmul in FP8.
@@ -193,8 +200,11 @@ struct Sample {
     seconds: f64,
 }
 
-/// Number of nearest samples whose ratios are averaged.
-const NEAREST: usize = 16;
+/// Family of the kernels for experts that use tensor cores.
+const EXPERTS: &str = "experts_hopper.";
+
+/// Number of nearest samples from which a ratio is estimated.
+const NEAREST: usize = 24;
 
 /// Measured calls of all kinds, by kind.
 #[derive(Clone, Debug, Default)]
@@ -236,37 +246,34 @@ impl Samples {
         self.by_kind.get(kind)?.first().map(|sample| sample.seconds)
     }
 
-    /// Returns the ratio of measured to modelled time for this kind and size. It is the mean over samples of
-    /// the kind and of related kinds, weighted by similarity; `None` without samples.
+    /// Returns the ratio of measured to modelled time for this kind and size, from the nearest samples of the
+    /// kind and of related kinds; `None` without samples.
     pub(crate) fn ratio(&self, size: &CallSize, model: impl Fn([f64; 3]) -> f64) -> Option<f64> {
-        let mut near: Vec<(f64, f64, [f64; 3])> = Vec::new();
-        for Alike { samples, difference, factor } in self.alike(&size.kind) {
-            near.extend(samples.iter().map(|Sample { size: sample, seconds }| {
-                (squared_distance(size.size, *sample) + difference, factor * seconds, *sample)
+        let alike = self.alike(&size.kind);
+        let mut near: Vec<Near> = Vec::new();
+        for (index, Alike { samples, difference, .. }) in alike.iter().enumerate() {
+            near.extend(samples.iter().map(|sample| Near {
+                alike: index,
+                squared: squared_distance(size.size, sample.size) + difference,
+                sample,
             }));
         }
         if near.len() > NEAREST {
-            near.select_nth_unstable_by(NEAREST, |one, other| one.0.total_cmp(&other.0));
+            near.select_nth_unstable_by(NEAREST, |one, other| one.squared.total_cmp(&other.squared));
             near.truncate(NEAREST);
         }
-        // Close samples of kernels and on tensor cores differ too, as calls do from step to step, so that
-        // distant ones count. Libraries change algorithms of other calls from one size to the next.
-        let is_sharp = any_variant(&size.kind).is_none() && size.tensor_core_flops() == 0.0;
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for (squared, seconds, sample) in near {
-            let modelled = model(sample);
-            if modelled <= 0.0 {
-                continue;
-            }
-            let ratio = seconds / modelled;
-            if squared < 1e-18 {
-                return Some(ratio);
-            }
-            let weight = if is_sharp { squared.powi(-2) } else { squared.recip() };
-            sum += weight * ratio.ln();
-            weights += weight;
-        }
-        (weights > 0.0).then(|| (sum / weights).exp())
+        near.retain(|near| model(near.sample.size) > 0.0);
+        let value = |near: &Near| {
+            let ratio = alike[near.alike].factor * near.sample.seconds / model(near.sample.size);
+            (near.squared, ratio.ln())
+        };
+        let values: Vec<_> = near.iter().map(value).collect();
+        let squared = |one: usize, other: usize| {
+            let [one, other] = [&near[one], &near[other]];
+            let kinds = alike[one.alike].difference(&alike[other.alike]);
+            squared_distance(one.sample.size, other.sample.size) + kinds
+        };
+        kriging::estimate(&values, squared).map(f64::exp)
     }
 
     /// Returns samples whose measured ratios apply to a kind: for a matmul, its class; for a kernel, the kind
@@ -275,37 +282,62 @@ impl Samples {
         let samples = |kind: &str| self.by_kind.get(kind).map(Vec::as_slice);
         if let Some(matmul) = MatmulKind::parse(kind) {
             let related = self.related.get(&matmul.class).into_iter().flatten();
-            let alike = |other: &MatmulKind| Alike {
+            let alike = related.map(|other| Alike {
                 samples: samples(&other.kind).unwrap_or(&[]),
+                matmul: Some(other),
                 difference: matmul.difference(other),
                 factor: 1.0,
-            };
-            return related.map(alike).collect();
+            });
+            return alike.collect();
         }
-        let [plain, other] = [kind.replace(DROPOUT, ""), other_half(kind)];
+        let plain = kind.replace(DROPOUT, "");
         let factor = dropout_factor(kind);
         let kinds = [
             (Some(kind), 1.0),
             (Some(&*plain), factor),
             (any_variant(kind), 1.0),
-            (any_variant(&other), 1.0),
             (any_variant(&plain), factor),
         ];
         let found = kinds.into_iter().find_map(|(kind, factor)| {
-            let samples = samples(kind?)?;
-            Some(Alike { samples, difference: 0.0, factor })
+            let kind = kind?;
+            let kinds = [(Some(kind.to_owned()), 0.0), (other_half(kind), DIFFERENCE_OF_HALVES)];
+            let found = kinds.into_iter().filter_map(|(kind, difference)| {
+                Some(Alike { samples: samples(&kind?)?, matmul: None, difference, factor })
+            });
+            Some(found.collect::<Vec<_>>()).filter(|found| !found.is_empty())
         });
-        found.into_iter().collect()
+        found.unwrap_or_default()
     }
 }
 
 /// Samples of one kind whose measured ratios apply to another kind.
 struct Alike<'a> {
     samples: &'a [Sample],
+    /// The kind, if it is of matmuls.
+    matmul: Option<&'a MatmulKind>,
     /// Added to squared distances between sizes, in doublings, because the kinds differ.
     difference: f64,
     /// Factor of the seconds.
     factor: f64,
+}
+
+impl Alike<'_> {
+    /// Returns what is added to squared distances to samples of `other`.
+    fn difference(&self, other: &Self) -> f64 {
+        match (self.matmul, other.matmul) {
+            (Some(one), Some(other)) => one.difference(other),
+            _ => (self.difference - other.difference).abs(),
+        }
+    }
+}
+
+/// A sample near the size of a call.
+struct Near<'a> {
+    /// Index of its kind among those alike.
+    alike: usize,
+    /// Squared distance to the call, in doublings.
+    squared: f64,
+    sample: &'a Sample,
 }
 
 /// Suffix of a kernel's name if it draws numbers for dropout.
@@ -321,12 +353,14 @@ fn dropout_factor(kind: &str) -> f64 {
     }
 }
 
-/// Returns the kind of the same kernel for the other half type; the same kind for kernels of other types.
-fn other_half(kind: &str) -> String {
-    match kind.contains("_f16") {
-        true => kind.replace("_f16", "_bf16"),
-        false => kind.replace("_bf16", "_f16"),
-    }
+/// Squared distance, in doublings, between calls in the two half types.
+const DIFFERENCE_OF_HALVES: f64 = 0.05;
+
+/// Returns the kind of the same kernel or convolution in the other half type; `None` for other types.
+fn other_half(kind: &str) -> Option<String> {
+    let pairs = [("_bf16", "_f16"), ("_f16", "_bf16"), (" bf16 ", " f16 "), (" f16 ", " bf16 ")];
+    let (own, other) = pairs.into_iter().find(|(own, _)| kind.contains(own))?;
+    Some(kind.replace(own, other))
 }
 
 /// The components of a matmul kind's name.

@@ -12,7 +12,7 @@ use crate::imitated::PlanDevice;
 
 /// Format of the descriptions. Older ones are not read, because sizes of attention and the load of steps had
 /// other meanings.
-const FORMAT: &str = "2";
+const FORMAT: &str = "3";
 
 /// Returns the path of the description of a GPU model; `None` if the user has no cache directory.
 fn path(model: &str) -> Option<PathBuf> {

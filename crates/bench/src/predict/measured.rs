@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use collective::Communicator;
 use config::{Graphs, RunConfig};
@@ -20,8 +21,10 @@ use crate::options::{BenchOptions, median};
 use crate::ranks::measure_ranks;
 use crate::steps::timed_steps;
 
-/// Steps before the one whose calls are timed.
+/// Minimum number of steps before the ones whose calls are timed.
 const FIRST_STEPS: u64 = 3;
+/// Steps in which the learning rate rises, more than are run.
+const RISING_STEPS: u64 = 1 << 20;
 /// Steps whose calls are timed.
 const PROFILES: u64 = 3;
 /// Most calls of a step that are timed one by one: more, as of Muon with many experts, take minutes.
@@ -119,7 +122,8 @@ fn of_one_rank(mut config: RunConfig, device: &PlanDevice, options: &BenchOption
     let is_replayed = worker.replayed_steps() > 0;
     let device_model = worker.device().description().model.clone();
     drop(worker);
-    let calls = if is_gpu { by_call(setup, device, (seconds, is_replayed))? } else { Vec::new() };
+    let timed = (seconds, is_replayed);
+    let calls = if is_gpu { by_call(setup, device, timed, options.warm_up_time)? } else { Vec::new() };
     Ok(MeasuredStep { device_model, seconds, families: by_family(&calls), calls: by_size(calls) })
 }
 
@@ -137,21 +141,28 @@ fn by_call(
     setup: Setup,
     device: &PlanDevice,
     (seconds, is_replayed): (f64, bool),
+    warm_up: Duration,
 ) -> Result<Vec<ComparedCall>> {
     // The calls of a CUDA graph cannot be timed one by one.
     let mut config = (*setup.config).clone();
     config.train.graphs = Graphs::Off;
+    // A new learning rate is copied to the device, as in the planned step.
+    config.optim.warmup_steps = RISING_STEPS;
     let setup = Setup { config: Arc::new(config), ..setup };
     let predicted = predicted_calls(&setup, device, 0)?;
     if predicted.len() > MOST_CALLS {
         return Ok(Vec::new());
     }
     let mut worker = Worker::new(&setup, Communicator::solo())?;
-    for step in 0..FIRST_STEPS {
+    let began = Instant::now();
+    let mut step = 0;
+    // A GPU at its power limit lowers its clock only after some tenths of a second.
+    while step < FIRST_STEPS || began.elapsed() < warm_up {
         worker.step(step)?;
         worker.scalars(step)?;
+        step += 1;
     }
-    let profiles = (0..PROFILES).map(|more| profile(&mut worker, FIRST_STEPS + more));
+    let profiles = (0..PROFILES).map(|more| profile(&mut worker, step + more));
     let profiles = profiles.collect::<Result<Vec<_>>>()?;
     drop(worker);
     let (logged, times): (Vec<LoggedCall>, Vec<f64>) =

@@ -12,16 +12,18 @@ use super::pinned::Pinned;
 use super::streams::{EventPool, Point};
 use crate::parallel::for_tasks;
 
-/// Bytes of all staging blocks: of a longer copy, the host fills the rest while the device copies.
-pub const STAGED_BYTES: usize = BLOCK_BYTES * BLOCKS;
-/// Bytes of one staging block.
-const BLOCK_BYTES: usize = 1 << 20;
-/// Number of staging blocks. If all are in use, the host waits for the oldest copy.
+/// Most bytes of all staging blocks: of a longer copy, the host fills the rest while the device copies.
+pub const STAGED_BYTES: usize = STAGED_BLOCK_BYTES * MOST_BLOCKS;
+/// Bytes of one staging block: a longer copy is made in parts of this size.
+pub const STAGED_BLOCK_BYTES: usize = 1 << 20;
+/// Number of staging blocks at first. If all are in use, the host waits for the oldest copy.
 const BLOCKS: usize = 16;
+/// Maximum number of staging blocks.
+const MOST_BLOCKS: usize = 256;
 /// Most blocks that are filled in parallel, while the device copies the others.
 const FILLED_BLOCKS: usize = BLOCKS / 2;
 /// Bytes that a thread fills at once. One thread does not reach the memory's rate.
-const FILLED_BYTES: usize = BLOCK_BYTES / 4;
+const FILLED_BYTES: usize = STAGED_BLOCK_BYTES / 4;
 /// Maximum bytes of a value that is fetched without waiting.
 pub(crate) const FETCH_BYTES: usize = 256;
 /// Number of fetches that can be pending without a driver call, which must not happen while ranks wait for
@@ -35,6 +37,7 @@ struct Block {
 }
 
 pub(crate) struct Staging {
+    context: Arc<CudaContext>,
     blocks: Vec<Block>,
     next: usize,
     events: Rc<EventPool>,
@@ -42,14 +45,25 @@ pub(crate) struct Staging {
 
 impl Staging {
     pub(crate) fn new(context: &Arc<CudaContext>, events: &Rc<EventPool>) -> Result<Self> {
-        let block = |_| Ok(Block { memory: Pinned::new(context, BLOCK_BYTES)?, busy: None });
+        let block = |_| Ok(Block { memory: Pinned::new(context, STAGED_BLOCK_BYTES)?, busy: None });
         let blocks = (0..BLOCKS).map(block).collect::<Result<_>>()?;
-        Ok(Staging { blocks, next: 0, events: Rc::clone(events) })
+        Ok(Staging { context: Arc::clone(context), blocks, next: 0, events: Rc::clone(events) })
+    }
+
+    /// Adds blocks for four copies of `bytes` bytes, as of inputs and targets of two micro-batches, so that
+    /// the host fills some while the device computes. If the driver refuses more pinned memory, copies wait
+    /// for each other instead.
+    fn grow_for(&mut self, bytes: usize) {
+        let wanted = (4 * bytes.div_ceil(STAGED_BLOCK_BYTES)).min(MOST_BLOCKS);
+        while self.blocks.len() < wanted {
+            let Ok(memory) = Pinned::new(&self.context, STAGED_BLOCK_BYTES) else { return };
+            self.blocks.push(Block { memory, busy: None });
+        }
     }
 
     fn next(&mut self) -> Result<&mut Block> {
         let index = self.next;
-        self.next = (index + 1) % BLOCKS;
+        self.next = (index + 1) % self.blocks.len();
         let block = &mut self.blocks[index];
         if let Some(busy) = block.busy.take() {
             busy.wait()?;
@@ -66,20 +80,22 @@ impl Staging {
         address: u64,
         stream: sys::CUstream,
     ) -> Result<()> {
+        self.grow_for(bytes);
         let mut done = 0;
         while done < bytes {
-            let left = (bytes - done).div_ceil(BLOCK_BYTES);
-            let count = left.min(FILLED_BLOCKS).min(BLOCKS - self.next);
-            let blocks = &mut self.blocks[self.next..][..count];
-            self.next = (self.next + count) % BLOCKS;
+            let left = (bytes - done).div_ceil(STAGED_BLOCK_BYTES);
+            let count = left.min(FILLED_BLOCKS).min(self.blocks.len() - self.next);
+            let first = self.next;
+            self.next = (first + count) % self.blocks.len();
+            let blocks = &mut self.blocks[first..][..count];
             for block in &mut *blocks {
                 if let Some(busy) = block.busy.take() {
                     busy.wait()?;
                 }
             }
             let parts = |index: usize| {
-                let first = done + index * BLOCK_BYTES;
-                first..bytes.min(first + BLOCK_BYTES)
+                let first = done + index * STAGED_BLOCK_BYTES;
+                first..bytes.min(first + STAGED_BLOCK_BYTES)
             };
             let tasks = blocks.iter_mut().enumerate().flat_map(|(index, block)| {
                 let part = parts(index);
@@ -96,7 +112,7 @@ impl Staging {
                 unsafe { result::memcpy_htod_async(target, source, stream) }.named("cuMemcpyHtoDAsync")?;
                 block.busy = Some(self.events.record(stream)?);
             }
-            done += count * BLOCK_BYTES;
+            done += count * STAGED_BLOCK_BYTES;
         }
         Ok(())
     }
@@ -104,11 +120,12 @@ impl Staging {
     /// Copies from `address` to `values` and waits for the copy.
     pub(crate) fn download(&mut self, address: u64, values: &mut [u8], stream: sys::CUstream) -> Result<()> {
         let events = Rc::clone(&self.events);
+        let count = self.blocks.len();
         // All blocks are used in each round: the host empties one while another is copied.
-        for (round, values) in values.chunks_mut(STAGED_BYTES).enumerate() {
+        for (round, values) in values.chunks_mut(count * STAGED_BLOCK_BYTES).enumerate() {
             let first = self.next;
-            for (index, values) in values.chunks(BLOCK_BYTES).enumerate() {
-                let source = address + ((round * BLOCKS + index) * BLOCK_BYTES) as u64;
+            for (index, values) in values.chunks(STAGED_BLOCK_BYTES).enumerate() {
+                let source = address + ((round * count + index) * STAGED_BLOCK_BYTES) as u64;
                 let block = self.next()?;
                 let target = &mut block.memory.slice_mut()[..values.len()];
                 // SAFETY: the source was checked to be inside a live buffer; the target is not read before
@@ -116,8 +133,8 @@ impl Staging {
                 unsafe { result::memcpy_dtoh_async(target, source, stream) }.named("cuMemcpyDtoHAsync")?;
                 block.busy = Some(events.record(stream)?);
             }
-            for (index, values) in values.chunks_mut(BLOCK_BYTES).enumerate() {
-                let block = &mut self.blocks[(first + index) % BLOCKS];
+            for (index, values) in values.chunks_mut(STAGED_BLOCK_BYTES).enumerate() {
+                let block = &mut self.blocks[(first + index) % count];
                 if let Some(busy) = block.busy.take() {
                     busy.wait()?;
                 }

@@ -49,6 +49,8 @@ pub(super) fn forward(
     let of_all = loads.filter(|_| tokens.is_none());
     let launch = launch.write(of_all).u32(blocks).u32(experts);
     let launch = launch.u32(word(routing.alignment)?).u32(word(routes.slots())?);
+    // A thread adds an expert's counts of all blocks, one after another.
+    let launch = launch.cost(2 * counts.bytes() as u64, u64::from(blocks));
     launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?;
     let launch = kernel("order").read(&routes.choices).read(counts);
     let launch = launch.read(&routes.offsets).write(&routes.slots);
