@@ -75,9 +75,9 @@ pub(crate) struct PlanArgs {
         conflicts_with_all = ["capacity", "json"]
     )]
     describe: Option<Option<PathBuf>>,
-    /// With --describe, measure for less than two minutes, and scale Plimsoll's description of this GPU
-    /// model to the present GPU. GPUs of a model differ by a few per cent. With a configuration, also time
-    /// its matmuls, attention and convolutions, each call alone, for the best prediction of its steps.
+    /// With --describe, measure for a minute, scale Plimsoll's description of this GPU model to the present
+    /// GPU if that differs by more than 2 %, and take the host's rates. With a configuration, also time its
+    /// matmuls, attention and convolutions, each call alone, for the best prediction of its steps.
     #[arg(long, requires = "describe")]
     quick: bool,
     /// With --describe, measure nothing, and add the calls of the steps in LINES to FILE. Such lines are
