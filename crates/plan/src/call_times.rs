@@ -82,6 +82,10 @@ const SPEED_BESIDE_GATHERS: f64 = 0.5;
 /// Bytes of a copy from the host above which its measured times are the host's, which fills pinned memory.
 const MOST_DESCRIBED: f64 = 131_072.0;
 
+/// Host time of a collective or message in units of one kernel launch: NCCL groups, checks and launches it.
+/// Chosen for seven steps with context parallelism (`benches/notes/predictions.md`).
+const COLLECTIVE_LAUNCHES: f64 = 2.5;
+
 /// Seconds that each block of a copy through pinned memory adds on the device, measured on an H200.
 const BLOCK_SECONDS: f64 = 5e-6;
 
@@ -145,6 +149,7 @@ fn launches_of(call: &LoggedCall) -> f64 {
     match call {
         // The library checks more than the driver does.
         LoggedCall::Matmul { .. } => 1.5,
+        LoggedCall::Communication(_) => COLLECTIVE_LAUNCHES,
         LoggedCall::Record(_) | LoggedCall::Wait { .. } => 0.25,
         LoggedCall::HostWait(_) | LoggedCall::Synchronize | LoggedCall::Section(_) => 0.0,
         _ => 1.0,
