@@ -4,7 +4,8 @@
 const DEVIATION: f64 = 0.3;
 /// Distance, in doublings of a size, at which the correlation of values is 1/e.
 const LENGTH: f64 = 8.0;
-/// Standard deviation of a single value. The same call differs by this much between steps.
+/// Standard deviation of a single value around its neighbours: algorithms change with the size, and a call
+/// differs from step to step.
 const NOISE: f64 = 0.08;
 
 /// Returns the value at a point by ordinary kriging with an exponential covariance (Cressie, *Statistics for
