@@ -259,8 +259,8 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
 fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result<(), CliError> {
     let has_config = args.config.is_some() || !args.set.is_empty();
     if has_config && !args.quick {
-        let text = "--describe: a configuration says which calls are timed with --quick: leave it out, or add \
-                    --quick";
+        let text = "--describe: a configuration says which calls are timed with --quick: leave it out, or \
+                    add --quick";
         return Err(CliError::Refused(text.to_owned()));
     }
     let config = has_config.then(|| configured(args, &args.set)).transpose()?;

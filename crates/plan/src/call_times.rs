@@ -86,7 +86,8 @@ const MOST_DESCRIBED: f64 = 131_072.0;
 /// Chosen for seven steps with context parallelism (`benches/notes/predictions.md`).
 const COLLECTIVE_LAUNCHES: f64 = 2.5;
 
-/// Seconds that each block of a copy through pinned memory adds on the device, measured on an H200.
+/// Seconds that each block of a copy through pinned memory adds on the device
+/// (`benches/notes/predictions.md`).
 const BLOCK_SECONDS: f64 = 5e-6;
 
 /// Smallest fraction of a call's time that remains in a CUDA graph.

@@ -251,11 +251,11 @@ impl Samples {
     pub(crate) fn ratio(&self, size: &CallSize, model: impl Fn([f64; 3]) -> f64) -> Option<f64> {
         let alike = self.alike(&size.kind);
         let mut near: Vec<Near> = Vec::new();
-        for (index, Alike { samples, difference, .. }) in alike.iter().enumerate() {
-            near.extend(samples.iter().map(|sample| Near {
-                alike: index,
-                squared: squared_distance(size.size, sample.size) + difference,
+        for kind in &alike {
+            near.extend(kind.samples.iter().map(|sample| Near {
+                kind,
                 sample,
+                squared: squared_distance(size.size, sample.size) + kind.difference,
             }));
         }
         if near.len() > NEAREST {
@@ -263,15 +263,13 @@ impl Samples {
             near.truncate(NEAREST);
         }
         near.retain(|near| model(near.sample.size) > 0.0);
-        let value = |near: &Near| {
-            let ratio = alike[near.alike].factor * near.sample.seconds / model(near.sample.size);
-            (near.squared, ratio.ln())
+        let value = |Near { kind, sample, squared }: &Near| {
+            (*squared, (kind.factor * sample.seconds / model(sample.size)).ln())
         };
         let values: Vec<_> = near.iter().map(value).collect();
         let squared = |one: usize, other: usize| {
             let [one, other] = [&near[one], &near[other]];
-            let kinds = alike[one.alike].difference(&alike[other.alike]);
-            squared_distance(one.sample.size, other.sample.size) + kinds
+            squared_distance(one.sample.size, other.sample.size) + one.kind.difference(other.kind)
         };
         kriging::estimate(&values, squared).map(f64::exp)
     }
@@ -333,11 +331,11 @@ impl Alike<'_> {
 
 /// A sample near the size of a call.
 struct Near<'a> {
-    /// Index of its kind among those alike.
-    alike: usize,
+    /// The kind of the sample.
+    kind: &'a Alike<'a>,
+    sample: &'a Sample,
     /// Squared distance to the call, in doublings.
     squared: f64,
-    sample: &'a Sample,
 }
 
 /// Suffix of a kernel's name if it draws numbers for dropout.

@@ -50,11 +50,10 @@ impl Staging {
         Ok(Staging { context: Arc::clone(context), blocks, next: 0, events: Rc::clone(events) })
     }
 
-    /// Adds blocks for four copies of `bytes` bytes, as of inputs and targets of two micro-batches, so that
-    /// the host fills some while the device computes. If the driver refuses more pinned memory, copies wait
-    /// for each other instead.
+    /// Adds blocks for two copies of `bytes` bytes, so that the host fills one while the device still waits
+    /// to copy the other. If the driver refuses more pinned memory, copies wait for each other instead.
     fn grow_for(&mut self, bytes: usize) {
-        let wanted = (4 * bytes.div_ceil(STAGED_BLOCK_BYTES)).min(MOST_BLOCKS);
+        let wanted = (2 * bytes.div_ceil(STAGED_BLOCK_BYTES)).min(MOST_BLOCKS);
         while self.blocks.len() < wanted {
             let Ok(memory) = Pinned::new(&self.context, STAGED_BLOCK_BYTES) else { return };
             self.blocks.push(Block { memory, busy: None });
