@@ -55,6 +55,10 @@ pub(crate) struct BenchPredictArgs {
     /// Let all ranks of random configurations share one GPU
     #[arg(long, requires = "random")]
     share_gpu: bool,
+    /// Before each prediction, time calls of the configuration, as `plimsoll plan CONFIG --describe --quick`
+    /// does
+    #[arg(long, conflicts_with = "measured")]
+    probe: bool,
     /// With --json, also print every kind and size of calls with predicted and measured seconds
     #[arg(long, requires = "json")]
     calls: bool,
@@ -181,7 +185,7 @@ fn measure(
         if compared == most {
             break;
         }
-        let is_compared = each(bench_prediction(&case, target, &options)?)?;
+        let is_compared = each(bench_prediction(&case, target, args.probe, &options)?)?;
         // Of random configurations, as many as asked for are compared.
         compared += usize::from(is_compared || args.random.is_none());
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::arguments::count;
 use crate::error::CliError;
-use bench::{Extent, check_hosts, describe_device, measure_network, measured_calls, random_calls};
+use bench::{Extent, check_hosts, describe_device, measure_network, measured_calls, probe, random_calls};
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
     ClassRatio, FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Try, plan_page, plan_precision,
@@ -76,8 +76,8 @@ pub(crate) struct PlanArgs {
     )]
     describe: Option<Option<PathBuf>>,
     /// With --describe, measure for a minute, scale Plimsoll's description of this GPU model to the present
-    /// GPU if that differs by more than 2 %, and take the host's rates. With a configuration, also time its
-    /// matmuls, attention and convolutions, each call alone, for the best prediction of its steps.
+    /// GPU if that differs by more than 5 %, and take the host's rates. With a configuration, also time its
+    /// calls in steps of some of its layers, for the best prediction of its steps.
     #[arg(long, requires = "describe")]
     quick: bool,
     /// With --describe, measure nothing, and add the calls of the steps in LINES to FILE. Such lines are
@@ -277,7 +277,7 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
     let output = file.map(|path| args.force.output("--describe", path, Kind::Measurement)).transpose()?;
     let pace = Pace::of_files();
     let extent = if args.quick { Extent::Quick } else { Extent::Full };
-    let (device, ratios) = describe_device(target, extent, config, &|done, all| {
+    let (device, ratios) = describe_device(target, extent, &|done, all| {
         if pace.is_due() {
             note(&format!("measured {done} of {all} steps"));
         }
@@ -290,6 +290,10 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
             if seconds > 0.0 { format!(", from {:.1} ms of calls", 1e3 * seconds) } else { String::new() };
         note(&format!("{class}: {percent:+.1} % of the described time{from}{same}"));
     }
+    let device = match config {
+        Some(config) => probed(&config, device)?,
+        None => device,
+    };
     if let Some(path) = device.remember()? {
         note(&format!("runs on this host are predicted by it from now on: {}", path.display()));
     }
@@ -297,6 +301,24 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
     let (Some(path), Some(output)) = (file, output) else { return print(&description) };
     output.write(&description)?;
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))
+}
+
+/// Times the calls of a configuration on the GPU of this host and adds them to its description.
+fn probed(config: &RunConfig, device: PlanDevice) -> Result<PlanDevice, CliError> {
+    if !device.is_gpu() {
+        let text = "--describe: there is no GPU on which the configuration's calls could be timed: leave the \
+                    configuration out";
+        return Err(CliError::Refused(text.to_owned()));
+    }
+    let probe = probe(config, &device)?;
+    let count = counted(probe.len() as u64, "call");
+    note(&match probe.layers {
+        Some(layers) => {
+            format!("{count} of the configuration timed in steps of {}", counted(layers as u64, "layer"))
+        }
+        None => format!("{count} of the configuration timed alone"),
+    });
+    Ok(probe.added_to(device))
 }
 
 /// Adds the calls of random configurations, each timed alone, to the description in `file`.

@@ -59,63 +59,84 @@ pub fn random_calls(
     progress: &dyn Fn(usize),
 ) -> Result<Vec<MeasuredCalls>> {
     let ranks = RandomRanks { ranks: 1, share_gpu: false };
-    let configs = random_configs(seed, ranks).take(count).map(|drawn| drawn.config());
-    // Not all random configurations fit, and some are refused, as by layers that FP8 cannot divide.
-    time_calls(described, configs, true, progress)
+    let mut timed = TimedAlone::new(described, described_calls(described))?;
+    for (done, drawn) in random_configs(seed, ranks).take(count).enumerate() {
+        progress(done);
+        let config = drawn.config()?;
+        // Not all random configurations fit, and some are refused, as by layers that FP8 cannot divide.
+        if let Ok(calls) = worth_timing(&config, described) {
+            timed.add(&config, calls)?;
+        }
+    }
+    Ok(timed.new_calls())
 }
 
-/// Times the calls of configurations on the first GPU, which must be of the model that `described` describes.
-/// Described calls are not timed again. Calls `progress` with the number of finished configurations.
+/// Times the calls of a configuration on the first GPU, which must be of the model that `described`
+/// describes.
 ///
 /// # Errors
-/// There is no GPU, it is of another model, or it fails; a configuration cannot be planned.
-pub(crate) fn calls_of(
-    described: &PlanDevice,
-    configs: impl Iterator<Item = Result<RunConfig>>,
-    progress: &dyn Fn(usize),
-) -> Result<Vec<MeasuredCalls>> {
-    time_calls(described, configs, false, progress)
+/// There is no GPU, it is of another model, or it fails; the configuration cannot be planned.
+pub(crate) fn calls_of(described: &PlanDevice, config: &RunConfig) -> Result<Vec<MeasuredCalls>> {
+    let mut timed = TimedAlone::new(described, BTreeMap::new())?;
+    timed.add(config, worth_timing(config, described)?)?;
+    Ok(timed.new_calls())
 }
 
-/// Times the calls of configurations. With `leaves_out`, configurations that cannot be planned are left out.
-fn time_calls(
-    described: &PlanDevice,
-    configs: impl Iterator<Item = Result<RunConfig>>,
-    leaves_out: bool,
-    progress: &dyn Fn(usize),
-) -> Result<Vec<MeasuredCalls>> {
-    let gpu = Placement::one_gpu(0)?;
-    let model = gpu.description().model;
-    if model != described.model {
-        let text =
-            format!("--describe: the GPU is \"{model}\", and the description is of \"{}\"", described.model);
-        return Err(BenchError::Refused(text));
+/// Times the attention of a rank of a configuration as [`calls_of`] does.
+///
+/// # Errors
+/// There is no GPU, it is of another model, or it fails.
+pub(crate) fn attention_of(described: &PlanDevice, config: &RunConfig) -> Result<Vec<MeasuredCalls>> {
+    let mut timed = TimedAlone::new(described, BTreeMap::new())?;
+    timed.add(config, Vec::new())?;
+    Ok(timed.new_calls())
+}
+
+/// Calls that were timed alone on the first GPU.
+struct TimedAlone {
+    timers: [Timer; 2],
+    /// Calls that need not be timed.
+    known: BTreeMap<String, Samples>,
+    /// The calls above, and those that were timed.
+    times: BTreeMap<String, Samples>,
+}
+
+impl TimedAlone {
+    fn new(described: &PlanDevice, known: BTreeMap<String, Samples>) -> Result<Self> {
+        let gpu = Placement::one_gpu(0)?;
+        let model = gpu.description().model;
+        if model != described.model {
+            let text = format!(
+                "--describe: the GPU is \"{model}\", and the description is of \"{}\"",
+                described.model
+            );
+            return Err(BenchError::Refused(text));
+        }
+        Ok(TimedAlone { timers: timers(&gpu)?, times: known.clone(), known })
     }
-    let timers = timers(&gpu)?;
-    let mut times = described_calls(described);
-    let before = times.clone();
-    for (done, config) in configs.enumerate() {
-        progress(done);
-        let config = config?;
-        let timer = &timers[usize::from(config.precision.tf32)];
-        let calls = match worth_timing(&config, described) {
-            Err(_) if leaves_out => continue,
-            calls => calls?,
-        };
+
+    /// Times calls of a configuration, and its attention.
+    fn add(&mut self, config: &RunConfig, calls: Vec<LoggedCall>) -> Result<()> {
+        let timer = &self.timers[usize::from(config.precision.tf32)];
         for call in calls {
-            unless_out_of_memory(timer.call(&call, &mut times))?;
+            unless_out_of_memory(timer.call(&call, &mut self.times))?;
         }
-        for case in attention_cases(&config) {
-            unless_out_of_memory(timers[0].attention(&case, &mut times))?;
+        for case in attention_cases(config) {
+            unless_out_of_memory(self.timers[0].attention(&case, &mut self.times))?;
         }
+        Ok(())
     }
-    let new = |(call, samples): (String, Samples)| {
-        let known = before.get(&call);
-        let is_new = |(size, _): &([u64; 3], f64)| !known.is_some_and(|known| known.contains_key(size));
-        let samples = samples.into_iter().filter(is_new).map(|(size, seconds)| sample(size, seconds));
-        MeasuredCalls { call, samples: samples.collect() }
-    };
-    Ok(times.into_iter().map(new).filter(|calls| !calls.samples.is_empty()).collect())
+
+    /// Returns the calls that were timed.
+    fn new_calls(self) -> Vec<MeasuredCalls> {
+        let new = |(call, samples): (String, Samples)| {
+            let known = self.known.get(&call);
+            let is_new = |(size, _): &([u64; 3], f64)| !known.is_some_and(|known| known.contains_key(size));
+            let samples = samples.into_iter().filter(is_new).map(|(size, seconds)| sample(size, seconds));
+            MeasuredCalls { call, samples: samples.collect() }
+        };
+        self.times.into_iter().map(new).filter(|calls| !calls.samples.is_empty()).collect()
+    }
 }
 
 /// Times `count` described matmuls again on the first GPU, each call alone.

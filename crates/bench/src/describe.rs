@@ -8,7 +8,7 @@ use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
 use crate::call_samples::{self, CallMeasurements, Extent};
-use crate::calls_alone::{calls_of, random_calls, timed_again};
+use crate::calls_alone::{random_calls, timed_again};
 use crate::error::{BenchError, Result};
 use crate::links::{self, Groups};
 use crate::rates::{
@@ -41,10 +41,6 @@ micro_batch_size = 8
 const CONFIGURATIONS: usize = 500;
 /// Number of described matmuls that are timed again to scale a description.
 const TIMED_AGAIN: usize = 1000;
-/// Ratio of the seconds of matmuls that are timed one after another to described ones, on a GPU whose steps
-/// take as long as predicted: without pauses, a GPU is hotter. Measured on five H200s
-/// (`benches/notes/predictions.md`).
-const HEATED: f64 = 1.02;
 /// Bytes of the timed all-reduce.
 const LINK_BYTES: usize = 1 << 30;
 
@@ -53,15 +49,13 @@ const LINK_BYTES: usize = 1 << 30;
 /// any run may make. The result contains the memory that the driver reports as used, and the measured rates.
 /// Finally the GPUs share the measurement of many models' steps; `progress` gets the numbers of measured and
 /// of all steps. With [`Extent::Quick`] a few steps are measured, and the repository's description of such a
-/// GPU is scaled to them. The calls of `config`, if any, are then timed alone and added. Also returns the
-/// ratios of the scaling.
+/// GPU is scaled to them. Also returns the ratios of the scaling.
 ///
 /// # Errors
 /// The target is a file, which already is a description, or GPUs are missing or fail.
 pub fn describe_device(
     target: &PlanTarget,
     extent: Extent,
-    config: Option<RunConfig>,
     progress: &dyn Fn(usize, usize),
 ) -> Result<(PlanDevice, Vec<ClassRatio>)> {
     let unscaled = |device| (device, Vec::new());
@@ -78,19 +72,14 @@ pub fn describe_device(
         PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
             (Err(_), DeviceChoice::Auto) => Ok(unscaled(PlanDevice::host())),
             (Err(why), _) => Err(BenchError::Refused(format!("--device cuda: {why}"))),
-            (Ok(gpus), _) if extent == Extent::Quick => scaled(gpus.len(), config, progress),
+            (Ok(gpus), _) if extent == Extent::Quick => scaled(gpus.len(), progress),
             (Ok(gpus), _) => measure(gpus.len(), progress).map(unscaled),
         },
     }
 }
 
-/// Scales the repository's description of this model of GPU to the GPUs of this host, and adds the calls of
-/// `config`.
-fn scaled(
-    gpus: usize,
-    config: Option<RunConfig>,
-    progress: &dyn Fn(usize, usize),
-) -> Result<(PlanDevice, Vec<ClassRatio>)> {
+/// Scales the repository's description of this model of GPU to the GPUs of this host.
+fn scaled(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<(PlanDevice, Vec<ClassRatio>)> {
     let description = describe(0)?;
     let Some(shipped) = PlanDevice::of_model(&description.model)?.filter(|device| !device.times.is_empty())
     else {
@@ -106,7 +95,6 @@ fn scaled(
     let calls = call_samples::measure(&gpus, Extent::Quick, shipped.load, progress)?;
     // Steps have too few sizes that are described.
     let mut compared = timed_again(&shipped, TIMED_AGAIN)?;
-    compared.iter_mut().flat_map(|calls| &mut calls.samples).for_each(|[.., seconds]| *seconds /= HEATED);
     compared.extend_from_slice(&calls.calls);
     let gpu = Placement::one_gpu(0)?.device(0, &DeviceOptions::default())?;
     let (mut device, ratios) = shipped.scaled(&compared, host_copy_bytes_per_second(&gpu)?);
@@ -117,8 +105,6 @@ fn scaled(
     }
     drop(gpu);
     round_samples(&mut device);
-    let own = calls_of(&device, config.into_iter().map(Ok), &|_| ())?;
-    device = device.with_calls(own);
     Ok((device, ratios))
 }
 

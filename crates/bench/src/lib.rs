@@ -13,6 +13,7 @@
 //! # Ok::<(), bench::BenchError>(())
 //! ```
 
+mod alone;
 mod attention;
 mod call_samples;
 mod calls_alone;
@@ -30,6 +31,7 @@ mod operators;
 mod options;
 mod pipeline;
 mod predict;
+mod probe;
 mod profile;
 mod random_configs;
 mod ranks;
@@ -59,6 +61,7 @@ pub use predict::{
     CallDifference, FamilyDifference, PredictCase, Prediction, PredictionErrors, bench_prediction, cases_of,
     measured_calls, predict_cases, tiny_predict_cases,
 };
+pub use probe::{Probe, probe};
 pub use profile::take_profile;
 pub use random_configs::{RandomConfig, RandomRanks, random_configs};
 pub use rates::Rates;

@@ -3,18 +3,18 @@
 mod cases;
 mod measured;
 
-use std::collections::BTreeMap;
-
+use config::RunConfig;
 use plan::{DeviceRanks, MeasuredCalls, PlanDevice, PlanTarget, StepTime, prepare_shapes};
 use serde::{Deserialize, Serialize};
 use worker::{DeviceChoice, Placement, is_out_of_memory};
 
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, measures_gpu, median};
-use crate::rates::legible;
+use crate::probe::probe;
 pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
+use measured::predict_calls;
 pub use measured::{CallDifference, FamilyDifference};
-use measured::{MeasuredStep, measure, predict_calls};
+pub(crate) use measured::{MeasuredStep, by_kind, described, measure};
 
 /// A configuration's predicted and measured step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,12 +68,6 @@ impl Prediction {
         }))
     }
 
-    /// Returns the measured step's FLOP/s on tensor cores.
-    fn tensor_core_flops(&self) -> f64 {
-        let flops = |call: &CallDifference| call.calls as f64 * call.size().tensor_core_flops();
-        self.calls.iter().map(flops).sum::<f64>() / self.measured_step_seconds
-    }
-
     fn new(case: &PredictCase, predicted: Option<&StepTime>, measured: MeasuredStep) -> Self {
         let MeasuredStep { device_model, seconds, mut families, calls } = measured;
         let by = |family: &FamilyDifference| (family.predicted_seconds - family.measured_seconds).abs();
@@ -90,15 +84,12 @@ impl Prediction {
     }
 }
 
-/// Minimum share of a step's time for a sample: calls of one kind and size that take less are skipped.
-const LEAST_SHARE: f64 = 2e-4;
-
 /// Returns the measured calls of steps on a device of this model, for its description.
 ///
 /// # Errors
 /// A step was measured on another model, or without its calls.
 pub fn measured_calls(device: &PlanDevice, steps: &[Prediction]) -> Result<Vec<MeasuredCalls>> {
-    let mut all: BTreeMap<&str, Vec<[f64; 4]>> = BTreeMap::new();
+    let mut all = Vec::new();
     for step in steps {
         if step.device_model != device.model {
             let text = format!(
@@ -112,19 +103,9 @@ pub fn measured_calls(device: &PlanDevice, steps: &[Prediction]) -> Result<Vec<M
                         one rank";
             return Err(BenchError::Refused(text.to_owned()));
         }
-        let least = LEAST_SHARE * step.measured_step_seconds;
-        // The device waits for the host in copies from it.
-        let counts = |call: &&CallDifference| call.measured_seconds >= least && call.call != "copy from host";
-        let flops = step.tensor_core_flops();
-        for measured in step.calls.iter().filter(counts) {
-            let CallDifference { call, size: [a, b, c], calls, measured_seconds, .. } = measured;
-            let seconds = measured_seconds / (*calls).max(1) as f64;
-            let seconds = device.load.map_or(seconds, |load| measured.size().at_load(seconds, &load, flops));
-            all.entry(call).or_default().push([*a, *b, *c, legible(seconds)]);
-        }
+        all.extend(described(&step.calls, step.measured_step_seconds, device));
     }
-    let calls = |(call, samples): (&str, _)| MeasuredCalls { call: call.to_owned(), samples };
-    Ok(all.into_iter().map(calls).collect())
+    Ok(by_kind(all))
 }
 
 /// Absolute errors of predictions, relative to the measured times.
@@ -159,16 +140,23 @@ pub fn cases_of(device: DeviceChoice) -> Vec<PredictCase> {
 }
 
 /// Predicts a step of a case on the device described by `target`, and measures it on the device of `options`.
-/// `None` if it does not fit, and for a random one that Plimsoll refuses.
+/// With `probes`, its calls are timed before it is predicted. `None` if it does not fit, and for a random one
+/// that Plimsoll refuses.
 pub fn bench_prediction(
     case: &PredictCase,
     target: &PlanTarget,
+    probes: bool,
     options: &BenchOptions,
 ) -> Result<Option<Prediction>> {
-    let (predicted, device) = match predict(case, target) {
+    let (mut predicted, mut device) = match predict(case, target) {
         Err(error) if is_out_of_memory(&error) || case.is_random() => return Ok(None),
         predicted => predicted?,
     };
+    if probes {
+        let config = case.config()?;
+        device = probe(&config, &device)?.added_to(device);
+        predicted = predict_on(config, &device)?;
+    }
     match measure(case.config()?, predicted.as_ref(), &device, options) {
         Err(error) if is_out_of_memory(&error) => Ok(None),
         measured => Ok(Some(Prediction::new(case, predicted.as_ref(), measured?))),
@@ -178,11 +166,15 @@ pub fn bench_prediction(
 /// Returns the predicted step, `None` on a CPU, and the device of the prediction.
 fn predict(case: &PredictCase, target: &PlanTarget) -> Result<(Option<StepTime>, PlanDevice)> {
     let config = case.config()?;
-    let ranks = DeviceRanks::from_config(&config);
-    let device: PlanDevice = target.device(None, ranks)?;
-    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
-    let time = StepTime::predict(&setup, &device).map_err(BenchError::from)?;
-    Ok((time, device))
+    let device: PlanDevice = target.device(None, DeviceRanks::from_config(&config))?;
+    Ok((predict_on(config, &device)?, device))
+}
+
+/// Predicts a step of a configuration; `None` on a CPU.
+pub(crate) fn predict_on(config: RunConfig, device: &PlanDevice) -> Result<Option<StepTime>> {
+    let description = device.description(DeviceRanks::from_config(&config));
+    let setup = prepare_shapes(config, Placement::Meta(description))?;
+    Ok(StepTime::predict(&setup, device)?)
 }
 
 #[cfg(test)]

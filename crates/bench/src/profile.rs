@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use autograd::{Mode, Pass, Tape};
-use collective::{Communicator, DividedGroup, GridShape};
+use collective::{Communicator, DividedGroup};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
 use parallel::pipeline::{StageBoundary, StagePart};
 use tensor::{Tensor, ops};
 
+use crate::alone::alone;
 use crate::error::{BenchError, Result};
 use crate::options::{GPU_WARM_UP, median};
 use config::{RecomputePolicy, RunConfig};
@@ -53,7 +54,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     let elsewhere =
         |name| format!("--profile --device {name}: nothing is computed there, so no times can be measured");
     let choice = choice.map_err(|name| BenchError::Refused(elsewhere(name)))?;
-    let mut alone = alone(config);
+    let mut alone = alone(config, MICRO_BATCHES);
     let ChosenPlacement { placement, .. } =
         ChosenPlacement::find(choice, &mut alone, &Startup::alone(), None)?;
     let (alone, _) = plan::resolve(alone, &placement.description())?;
@@ -69,21 +70,6 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
         libraries: description.libraries,
         of: timing,
     })
-}
-
-/// Returns the configuration of the same step on one rank, with at most [`MICRO_BATCHES`] micro-batches.
-fn alone(config: &RunConfig) -> RunConfig {
-    let mut alone = config.clone();
-    let assignment = config.training_assignment();
-    let of_lane = assignment.micro_batches_per_lane().min(MICRO_BATCHES);
-    let mut lanes = assignment.lanes_of(0);
-    while lanes > 1 && lanes * of_lane > MICRO_BATCHES {
-        lanes /= 2;
-    }
-    alone.parallel.set_grid(GridShape::from_sizes(|_| 1));
-    (alone.parallel.lanes, alone.parallel.zero_stage, alone.parallel.profile) = (lanes, 0, None);
-    alone.train.global_batch_size = lanes * of_lane * alone.train.micro_batch_size;
-    alone
 }
 
 /// Times every layer; equal consecutive layers share one entry. The first layer computes for `warm_up`
@@ -318,7 +304,7 @@ mod tests {
             (&["model.layers=1", "parallel.data=4", "parallel.zero_stage=1"], &[1]),
             (&["model.layers=1", "parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"], &[1]),
         ] {
-            let config = alone(&config(sets));
+            let config = alone(&config(sets), MICRO_BATCHES);
             assert!(config.train.micro_batches() <= 16 && config.world_size() == 1);
             let setup = plan::prepare(config, Placement::Cpu).unwrap();
             let device = setup.device(0).unwrap();

@@ -63,11 +63,11 @@ pub(crate) fn host_copy_bytes_per_second(device: &Device) -> Result<f64> {
     Ok(source.bytes() as f64 / median(&timed(device, both)?))
 }
 
-/// Returns the bytes per second at which values of the host reach the device, as values of micro-batches do.
-/// The host's threads copy them to pinned memory while the device copies from there.
+/// Returns the bytes per second at which values of the host reach the device in bf16, as values of
+/// micro-batches do. The host's threads convert them in pinned memory while the device copies from there.
 pub(crate) fn host_fill_bytes_per_second(device: &Device) -> Result<f64> {
     let request = Request::new(Category::Other, "rates");
-    let to = Tensor::empty(device, [HOST_COPIED], DType::F32, request)?;
+    let to = Tensor::empty(device, [HOST_COPIED], DType::Bf16, request)?;
     let values = vec![1.0_f32; HOST_COPIED];
     let seconds = median(&timed(device, || Ok(to.set_on(&values, StreamKind::Compute)?))?);
     Ok(to.bytes() as f64 / seconds)

@@ -162,7 +162,7 @@ impl CallTimes {
     pub(crate) fn new(device: &PlanDevice, rates: DeviceRates, tf32: bool, sharing: usize) -> Self {
         CallTimes {
             rates,
-            samples: Samples::from_measured(&device.times),
+            samples: Samples::from_measured(&device.times).with_probed(&device.probed),
             gpus_per_host: device.gpus_per_host(),
             sharing: sharing.max(1) as f64,
             multiprocessors: f64::from(device.multiprocessors.max(1)),

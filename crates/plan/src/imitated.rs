@@ -86,6 +86,9 @@ pub struct PlanDevice {
     /// Measured times of calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub times: Vec<MeasuredCalls>,
+    /// Measured times of a configuration's own calls, which its predictions take as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probed: Vec<MeasuredCalls>,
 }
 
 mod kind_by_name {
@@ -277,6 +280,7 @@ impl PlanDevice {
             load: None,
             gpus_per_host: None,
             times: Vec::new(),
+            probed: Vec::new(),
         }
     }
 
@@ -300,20 +304,15 @@ impl PlanDevice {
     /// Adds measured calls. A newer measurement replaces that of a call of the same kind and size.
     #[must_use]
     pub fn with_calls(mut self, measured: Vec<MeasuredCalls>) -> Self {
-        for MeasuredCalls { call, samples } in measured {
-            let index = self.times.iter().position(|calls| calls.call == call).unwrap_or_else(|| {
-                self.times.push(MeasuredCalls { call, samples: Vec::new() });
-                self.times.len() - 1
-            });
-            let described = &mut self.times[index].samples;
-            for sample in samples {
-                match described.iter_mut().find(|other| other[..3] == sample[..3]) {
-                    Some(other) => *other = sample,
-                    None => described.push(sample),
-                }
-            }
-        }
-        self.times.sort_by(|one, other| one.call.cmp(&other.call));
+        add_calls(&mut self.times, measured);
+        self
+    }
+
+    /// Adds measured calls of a configuration, whose predictions take these times as they are. A newer
+    /// measurement replaces that of a call of the same kind and size.
+    #[must_use]
+    pub fn with_probed(mut self, measured: Vec<MeasuredCalls>) -> Self {
+        add_calls(&mut self.probed, measured);
         self
     }
 
@@ -395,6 +394,24 @@ impl PlanDevice {
             "# A device for `plimsoll plan --device FILE`, written by `plimsoll plan --describe`.\n\n{text}"
         ))
     }
+}
+
+/// Adds measured calls to described ones, and replaces those of the same kind and size.
+fn add_calls(described: &mut Vec<MeasuredCalls>, measured: Vec<MeasuredCalls>) {
+    for MeasuredCalls { call, samples } in measured {
+        let index = described.iter().position(|calls| calls.call == call).unwrap_or_else(|| {
+            described.push(MeasuredCalls { call, samples: Vec::new() });
+            described.len() - 1
+        });
+        let same_kind = &mut described[index].samples;
+        for sample in samples {
+            match same_kind.iter_mut().find(|other| other[..3] == sample[..3]) {
+                Some(other) => *other = sample,
+                None => same_kind.push(sample),
+            }
+        }
+    }
+    described.sort_by(|one, other| one.call.cmp(&other.call));
 }
 
 #[cfg(test)]

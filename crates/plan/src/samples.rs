@@ -212,6 +212,8 @@ pub(crate) struct Samples {
     by_kind: BTreeMap<String, Vec<Sample>>,
     /// Kinds of matmuls with samples, by class.
     related: BTreeMap<String, Vec<MatmulKind>>,
+    /// Seconds of calls that take these times, by kind and by the bits of the size.
+    probed: BTreeMap<String, BTreeMap<[u64; 3], f64>>,
 }
 
 impl Samples {
@@ -233,13 +235,27 @@ impl Samples {
         samples
     }
 
+    /// Adds calls of a configuration, which take these times.
+    pub(crate) fn with_probed(mut self, probed: &[MeasuredCalls]) -> Self {
+        for MeasuredCalls { call, samples } in probed {
+            let by_size = samples.iter().map(|[a, b, c, seconds]| ([*a, *b, *c].map(f64::to_bits), *seconds));
+            self.probed.insert(call.clone(), by_size.collect());
+        }
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_kind.is_empty()
+        self.by_kind.is_empty() && self.probed.is_empty()
     }
 
     /// Returns whether calls of this kind were measured.
     pub(crate) fn has(&self, size: &CallSize) -> bool {
-        self.by_kind.contains_key(&size.kind)
+        self.by_kind.contains_key(&size.kind) || self.own(size).is_some()
+    }
+
+    /// Returns the seconds of a call of exactly this kind and size in a configuration's own step.
+    fn own(&self, size: &CallSize) -> Option<f64> {
+        self.probed.get(&size.kind)?.get(&size.size.map(f64::to_bits)).copied()
     }
 
     pub(crate) fn first(&self, kind: &str) -> Option<f64> {
@@ -247,8 +263,11 @@ impl Samples {
     }
 
     /// Returns the ratio of measured to modelled time for this kind and size, from the nearest samples of the
-    /// kind and of related kinds; `None` without samples.
+    /// kind and of related kinds, unless the configuration's own call was measured; `None` without samples.
     pub(crate) fn ratio(&self, size: &CallSize, model: impl Fn([f64; 3]) -> f64) -> Option<f64> {
+        if let Some(seconds) = self.own(size) {
+            return Some(seconds / model(size.size)).filter(|ratio| ratio.is_finite());
+        }
         let alike = self.alike(&size.kind);
         let mut near: Vec<Near> = Vec::new();
         for kind in &alike {

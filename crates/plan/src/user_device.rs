@@ -36,12 +36,22 @@ impl PlanDevice {
     }
 
     /// Writes the description of a GPU into the user's cache directory, for the predictions of later runs.
-    /// Returns its path; `None` for a CPU, and without a cache directory.
+    /// Keeps the calls of configurations that an earlier description there has. Returns its path; `None` for
+    /// a CPU, and without a cache directory.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn remember(&self) -> Result<Option<PathBuf>> {
         let Some(path) = path(&self.model).filter(|_| self.is_gpu()) else { return Ok(None) };
+        // An earlier description that cannot be read is replaced.
+        let earlier = Self::measured_here(&self.model).ok().flatten();
+        let probed = earlier.map(|device| device.probed).unwrap_or_default();
+        let mut own = self.clone();
+        own.probed = probed;
+        let own = own.with_probed(self.probed.clone());
         let refused = |error: std::io::Error| PlanError::Refused(format!("{}: {error}", path.display()));
         path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(refused)?;
-        output::write_own(&path, self.to_toml()?.as_bytes()).map_err(refused)?;
+        output::write_own(&path, own.to_toml()?.as_bytes()).map_err(refused)?;
         Ok(Some(path))
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use collective::Communicator;
 use config::{Graphs, RunConfig};
 use device::{Backend, LoggedCall, StreamKind};
-use plan::{CallSize, PlanDevice, StepTime, predicted_calls, recompute};
+use plan::{CallSize, MeasuredCalls, PlanDevice, StepTime, predicted_calls, recompute};
 use planned::UNPLANNED_EVENTS;
 use run::{ChosenPlacement, Startup};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ use crate::cycled::cycled;
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
 use crate::ranks::measure_ranks;
+use crate::rates::legible;
 use crate::steps::timed_steps;
 
 /// Minimum number of steps before the ones whose calls are timed.
@@ -29,6 +30,8 @@ const RISING_STEPS: u64 = 1 << 20;
 const PROFILES: u64 = 3;
 /// Most calls of a step that are timed one by one: more, as of Muon with many experts, take minutes.
 const MOST_CALLS: usize = 20_000;
+/// Ratio of a step's predicted seconds to those of its calls above which the device is predicted to wait.
+const WAITING: f64 = 1.03;
 /// Most seconds that the events around a call are assumed to take.
 const MOST_EVENT: f64 = 3e-6;
 
@@ -60,25 +63,58 @@ pub struct CallDifference {
 
 impl CallDifference {
     /// Returns the kind and size of each call.
-    pub(super) fn size(&self) -> CallSize {
+    fn size(&self) -> CallSize {
         CallSize { kind: self.call.clone(), size: self.size }
     }
 }
 
+/// Minimum share of a step's time for a sample: calls of one kind and size that take less are skipped.
+const LEAST_SHARE: f64 = 2e-4;
+
+/// Returns the calls of a step that took `seconds` as samples of a description of `device`, each with its
+/// kind.
+pub(crate) fn described(
+    calls: &[CallDifference],
+    seconds: f64,
+    device: &PlanDevice,
+) -> Vec<(String, [f64; 4])> {
+    let least = LEAST_SHARE * seconds;
+    // The device waits for the host in copies from it.
+    let counts = |call: &&CallDifference| call.measured_seconds >= least && call.call != "copy from host";
+    let flops = |call: &CallDifference| call.calls as f64 * call.size().tensor_core_flops();
+    let flops = calls.iter().map(flops).sum::<f64>() / seconds;
+    let sample = |measured: &CallDifference| {
+        let CallDifference { call, size: [a, b, c], calls, measured_seconds, .. } = measured;
+        let seconds = measured_seconds / (*calls).max(1) as f64;
+        let seconds = device.load.map_or(seconds, |load| measured.size().at_load(seconds, &load, flops));
+        (call.clone(), [*a, *b, *c, legible(seconds)])
+    };
+    calls.iter().filter(counts).map(sample).collect()
+}
+
+/// Returns samples by their kinds.
+pub(crate) fn by_kind(samples: Vec<(String, [f64; 4])>) -> Vec<MeasuredCalls> {
+    let mut all: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
+    for (kind, sample) in samples {
+        all.entry(kind).or_default().push(sample);
+    }
+    all.into_iter().map(|(call, samples)| MeasuredCalls { call, samples }).collect()
+}
+
 /// A measured step.
-pub(super) struct MeasuredStep {
+pub(crate) struct MeasuredStep {
     /// Model of the device.
     pub(super) device_model: String,
     /// Median seconds.
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
     /// Families of calls or, of several ranks, phases of the step.
     pub(super) families: Vec<FamilyDifference>,
     /// Calls by kind and size; empty for several ranks and on a CPU.
-    pub(super) calls: Vec<CallDifference>,
+    pub(crate) calls: Vec<CallDifference>,
 }
 
 /// Measures a step of `config` on its ranks. `device` describes the device for the predicted times of calls.
-pub(super) fn measure(
+pub(crate) fn measure(
     config: RunConfig,
     predicted: Option<&StepTime>,
     device: &PlanDevice,
@@ -87,7 +123,7 @@ pub(super) fn measure(
     if config.world_size() > 1 {
         return of_ranks(config, predicted, options);
     }
-    of_one_rank(config, device, options)
+    of_one_rank(config, predicted, device, options)
 }
 
 fn of_ranks(config: RunConfig, predicted: Option<&StepTime>, options: &BenchOptions) -> Result<MeasuredStep> {
@@ -107,7 +143,12 @@ fn of_ranks(config: RunConfig, predicted: Option<&StepTime>, options: &BenchOpti
     Ok(MeasuredStep { device_model, seconds, families, calls: Vec::new() })
 }
 
-fn of_one_rank(mut config: RunConfig, device: &PlanDevice, options: &BenchOptions) -> Result<MeasuredStep> {
+fn of_one_rank(
+    mut config: RunConfig,
+    predicted: Option<&StepTime>,
+    device: &PlanDevice,
+    options: &BenchOptions,
+) -> Result<MeasuredStep> {
     config.train.steps = u64::MAX;
     let ChosenPlacement { placement, .. } =
         ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
@@ -122,7 +163,7 @@ fn of_one_rank(mut config: RunConfig, device: &PlanDevice, options: &BenchOption
     let is_replayed = worker.replayed_steps() > 0;
     let device_model = worker.device().description().model.clone();
     drop(worker);
-    let timed = (seconds, is_replayed);
+    let timed = TimedStep { seconds, is_replayed, predicted: predicted.map(|time| time.step_seconds) };
     let calls = if is_gpu { by_call(setup, device, timed, options.warm_up_time)? } else { Vec::new() };
     Ok(MeasuredStep { device_model, seconds, families: by_family(&calls), calls: by_size(calls) })
 }
@@ -135,12 +176,20 @@ struct ComparedCall {
     measured: f64,
 }
 
-/// Returns the calls of a step that took `seconds`. Times in a profile include events, and the GPU's clocks
-/// differ there, so they are scaled to the step. If the step waits for the host, they are not scaled.
+/// A step that was timed as a whole.
+struct TimedStep {
+    seconds: f64,
+    is_replayed: bool,
+    /// Predicted seconds.
+    predicted: Option<f64>,
+}
+
+/// Returns the calls of a step. Times in a profile include events, and the GPU's clocks differ there, so they
+/// are scaled to the step. If the step waits for the host or is predicted to wait, they are not scaled.
 fn by_call(
     setup: Setup,
     device: &PlanDevice,
-    (seconds, is_replayed): (f64, bool),
+    TimedStep { seconds, is_replayed, predicted: predicted_step }: TimedStep,
     warm_up: Duration,
 ) -> Result<Vec<ComparedCall>> {
     // The calls of a CUDA graph cannot be timed one by one.
@@ -182,7 +231,12 @@ fn by_call(
     let excess = (between.iter().sum::<f64>() - step) / between.len().max(1) as f64;
     let event = excess.clamp(0.0, MOST_EVENT);
     let sum: f64 = between.iter().map(|seconds| without(event, *seconds)).sum();
-    let factor = factor_of_step(step / sum.max(f64::MIN_POSITIVE));
+    let computed = logged.iter().zip(&times).zip(&timed);
+    let computed = computed.filter(|(_, (call, _))| call.stream == StreamKind::Compute);
+    let of_calls: f64 = computed.map(|((_, predicted), _)| predicted).sum();
+    let graphs = step - seconds;
+    let waits = predicted_step.is_some_and(|predicted| predicted + graphs > WAITING * of_calls);
+    let factor = if waits { 1.0 } else { factor_of_step(step / sum.max(f64::MIN_POSITIVE)) };
     let is_tf32 = setup.config.precision.tf32;
     let mut calls = Vec::new();
     for ((call, predicted), (timed, seconds)) in logged.iter().zip(times).zip(timed) {

@@ -17,6 +17,10 @@ fn descriptions_are_read_back() {
     let four = DeviceRanks { count: 4, connected: false };
     let each = shipped.overhead.modules + shipped.overhead.warm_up;
     assert_eq!(shipped.description(four).taken_bytes, alone + 3 * each);
+    let calls = |seconds| MeasuredCalls { call: "copy".to_owned(), samples: vec![[1.0, 8.0, 1.0, seconds]] };
+    let probed = shipped.with_probed(vec![calls(1.0)]).with_probed(vec![calls(2.0)]);
+    assert_eq!(probed.probed, [calls(2.0)]);
+    assert_eq!(PlanDevice::parse(&probed.to_toml().unwrap(), "probed").unwrap(), probed);
     let host = PlanDevice::host();
     assert_eq!(PlanDevice::parse(&host.to_toml().unwrap(), "host").unwrap(), host);
     assert_eq!(host.description(DeviceRanks::CONNECTED), Description::host());
@@ -24,6 +28,7 @@ fn descriptions_are_read_back() {
         host.overhead.parts(DeviceRanks::CONNECTED).is_empty()
             && !host.rates_or_shipped().unwrap().1.is_empty()
     );
+    let shipped = PlanDevice::shipped().unwrap();
     let other = Description { model: "another".to_owned(), ..shipped.description(DeviceRanks::ALONE) };
     let other = PlanDevice::gpu(&other).unwrap();
     assert!(

@@ -21,6 +21,24 @@ fn links_of_a_host_say_nothing_of_a_network() {
 }
 
 #[test]
+fn a_configurations_own_calls_take_their_measured_times() {
+    let calls =
+        |samples: &[[f64; 4]]| MeasuredCalls { call: "add.add_f32 0".to_owned(), samples: samples.into() };
+    let described = [calls(&[[8.0, 8.0, 8.0, 2.0], [16.0, 16.0, 16.0, 4.0]])];
+    let samples = Samples::from_measured(&described).with_probed(&[calls(&[[8.0, 8.0, 8.0, 3.0]])]);
+    let size = |size| CallSize { kind: "add.add_f32 0".to_owned(), size: [size; 3] };
+    let ratio = |samples: &Samples, own| samples.ratio(&size(own), |[blocks, ..]| blocks).unwrap();
+    assert_eq!(ratio(&samples, 8.0), 3.0 / 8.0);
+    // Calls of other sizes are estimated from the description.
+    let close = |one: f64, other: f64| (one - other).abs() < 1e-9;
+    assert!(close(ratio(&samples, 12.0), 0.25) && close(ratio(&samples, 16.0), 0.25));
+    // A kind that only the configuration has is measured at its sizes.
+    let alone = Samples::from_measured(&[]).with_probed(&[calls(&[[8.0, 8.0, 8.0, 3.0]])]);
+    assert!(!alone.is_empty() && alone.has(&size(8.0)) && !alone.has(&size(9.0)));
+    assert_eq!(alone.ratio(&size(9.0), |_| 1.0), None);
+}
+
+#[test]
 fn rows_of_matmuls_are_named_by_their_alignment() {
     const KIND: &str = "bf16,bf16,bf16 set plain 256";
     for (sizes, layout, strides, expected) in [

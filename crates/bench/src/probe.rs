@@ -1,0 +1,236 @@
+//! A probe of a configuration: the calls of its steps, timed on the first GPU in steps of a few of its layers.
+//!
+//! Calls between the sizes of a description are predicted from their neighbours, and a step's own data, power
+//! and clock make all its calls a little faster or slower than those of other steps. The probe measures both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use config::RunConfig;
+use device::LoggedCall;
+use plan::{CallSize, DeviceRanks, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes, step_calls};
+use worker::setup::placement::{DeviceChoice, Placement};
+use worker::{Setup, is_out_of_memory};
+
+use crate::alone::alone;
+use crate::calls_alone::{attention_of, calls_of};
+use crate::error::Result;
+use crate::options::BenchOptions;
+use crate::predict::{by_kind, described, measure, predict_on};
+
+/// Longest predicted step that runs whole, in seconds.
+const LONGEST: f64 = 0.1;
+/// Number of micro-batches of a longer one, and its smallest number of layers.
+const MICRO_BATCHES: usize = 2;
+const LAYERS: usize = 2;
+/// Smallest part of a step's predicted time for calls of one size that the layers must contain.
+const LEAST_SHARE: f64 = 5e-3;
+/// Families of kernels that depend on the layers, by the beginning of their names. Most others are as long as
+/// their bytes.
+const KERNELS: [&str; 2] = ["attention", "experts"];
+/// Duration of the warm-up: a GPU at its power limit lowers its clock after some tenths of a second.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Number of warm-up steps, and of timed steps.
+const WARM_UP_STEPS: u64 = 3;
+const STEPS: u64 = 6;
+
+/// The timed calls of a configuration.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    calls: Vec<MeasuredCalls>,
+    /// Number of layers whose steps were timed; `None` if they do not fit, so that each call was timed alone.
+    pub layers: Option<usize>,
+}
+
+impl Probe {
+    /// Returns the number of timed kinds and sizes of calls.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.calls.iter().map(|calls| calls.samples.len()).sum()
+    }
+
+    /// Returns whether no calls were timed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Returns the description with the timed calls.
+    #[must_use]
+    pub fn added_to(self, device: PlanDevice) -> PlanDevice {
+        device.with_probed(self.calls)
+    }
+}
+
+/// Times the calls of a configuration on the first GPU, whose model `device` describes: in steps of its layers
+/// or some of them, or each call alone if the layers do not fit. One rank makes the calls of all ranks, for
+/// parts of layers and pieces of sequences are computed in the same way on any number of ranks.
+///
+/// # Errors
+/// There is no such GPU, or it fails; the configuration cannot be planned.
+pub fn probe(config: &RunConfig, device: &PlanDevice) -> Result<Probe> {
+    for short in short_configs(config, device)? {
+        match in_steps(short, device) {
+            Err(error) if is_out_of_memory(&error) => {}
+            Ok(probe) if config.parallel.tensor > 1 => {
+                // Each rank calls attention for its own heads.
+                let mut calls = attention_of(device, config)?;
+                calls.extend(probe.calls);
+                return Ok(Probe { calls, ..probe });
+            }
+            probe => return probe,
+        }
+    }
+    Ok(Probe { calls: calls_of(device, config)?, layers: None })
+}
+
+/// Times the calls in steps of a configuration.
+fn in_steps(config: RunConfig, device: &PlanDevice) -> Result<Probe> {
+    let layers = Some(config.layers());
+    let options = BenchOptions {
+        device: DeviceChoice::Cuda,
+        steps: STEPS,
+        warm_up: WARM_UP_STEPS,
+        warm_up_time: WARM_UP,
+        profile: true,
+        trace: None,
+    };
+    let predicted = predict_on(config.clone(), device)?;
+    let step = measure(config, predicted.as_ref(), device, &options)?;
+    Ok(Probe { calls: by_kind(described(&step.calls, step.seconds, device)), layers })
+}
+
+/// Returns configurations of one rank with the same calls, from the longest, whose step has about the length
+/// [`LONGEST`], to that with the fewest layers.
+fn short_configs(config: &RunConfig, device: &PlanDevice) -> Result<Vec<RunConfig>> {
+    let seconds = |config: &RunConfig| -> Result<f64> {
+        Ok(predict_on(config.clone(), device)?.map_or(0.0, |time| time.step_seconds))
+    };
+    let whole = alone(config, usize::MAX);
+    if seconds(&whole)? <= LONGEST {
+        return Ok(vec![whole]);
+    }
+    let short = alone(config, MICRO_BATCHES);
+    let part = (LONGEST / seconds(&short)?).min(1.0);
+    let wanted = (part * short.layers() as f64).ceil() as usize;
+    let needed = needed_calls(&short, device)?;
+    let mut all = Vec::new();
+    let mut layers = LAYERS;
+    while layers < wanted.max(LAYERS + 1) && layers < short.layers() {
+        all.extend(with_layers(&short, layers, &needed, device)?);
+        layers *= 2;
+    }
+    // More layers than wanted, if fewer do not make all calls.
+    let mut layers = wanted.max(LAYERS);
+    while layers < short.layers() {
+        if let Some(config) = with_layers(&short, layers, &needed, device)? {
+            all.push(config);
+            break;
+        }
+        layers += layers.div_ceil(4);
+    }
+    if layers >= short.layers() {
+        all.push(short);
+    }
+    all.reverse();
+    Ok(all)
+}
+
+/// Returns the configuration with this number of layers; `None` if the model cannot have it, or if its steps
+/// lack calls that are needed.
+fn with_layers(
+    config: &RunConfig,
+    layers: usize,
+    needed: &BTreeSet<Sized>,
+    device: &PlanDevice,
+) -> Result<Option<RunConfig>> {
+    let Ok(fewer) = config.with(&[format!("model.layers={layers}")]) else { return Ok(None) };
+    Ok(needed.is_subset(&calls_of_layers(&fewer, device)?).then_some(fewer))
+}
+
+/// The kind and the bits of the size of a call.
+type Sized = (String, [u64; 3]);
+
+/// Returns the calls that depend on the layers and take a part of a step.
+fn needed_calls(config: &RunConfig, device: &PlanDevice) -> Result<BTreeSet<Sized>> {
+    let mut times: BTreeMap<Sized, f64> = BTreeMap::new();
+    for (call, seconds) in predicted_calls(&on_meta(config, device)?, device, 0)? {
+        if let Some(size) = of_layers(&call, config) {
+            *times.entry(size).or_default() += seconds;
+        }
+    }
+    let step: f64 = times.values().sum();
+    let takes_time = |(_, seconds): &(Sized, f64)| *seconds > LEAST_SHARE * step;
+    Ok(times.into_iter().filter(takes_time).map(|(size, _)| size).collect())
+}
+
+/// Returns the calls of a step that depend on the layers.
+fn calls_of_layers(config: &RunConfig, device: &PlanDevice) -> Result<BTreeSet<Sized>> {
+    let mut calls = BTreeSet::new();
+    step_calls(&on_meta(config, device)?, 0)?.for_each(|call| calls.extend(of_layers(call, config)));
+    Ok(calls)
+}
+
+fn on_meta(config: &RunConfig, device: &PlanDevice) -> Result<Setup> {
+    let description = device.description(DeviceRanks::from_config(config));
+    Ok(prepare_shapes(config.clone(), Placement::Meta(description))?)
+}
+
+/// Returns the kind and size of a call that depends on the layers.
+fn of_layers(call: &LoggedCall, config: &RunConfig) -> Option<Sized> {
+    let depends = match call {
+        LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => true,
+        LoggedCall::Kernel(kernel) => {
+            KERNELS.iter().any(|family| kernel.function.family().name.starts_with(family))
+        }
+        _ => false,
+    };
+    let CallSize { kind, size } = CallSize::from_call(call, 1, config.precision.tf32).filter(|_| depends)?;
+    Some((kind, size.map(f64::to_bits)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random_configs::{RandomRanks, random_configs};
+
+    /// Draws configurations of all families.
+    #[test]
+    fn short_configurations_make_all_calls_that_take_time() {
+        vision::register().unwrap();
+        let device = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+        let mut shorter = 0;
+        for drawn in random_configs(7, RandomRanks { ranks: 1, share_gpu: false }).take(10) {
+            let config = drawn.config().unwrap();
+            // Some are refused, as by layers that FP8 cannot divide.
+            let Ok(short) = short_configs(&config, &device) else { continue };
+            let needed = needed_calls(&alone(&config, MICRO_BATCHES), &device).unwrap();
+            assert!(short.windows(2).all(|two| two[0].layers() > two[1].layers()), "{:?}", drawn.sets);
+            for short in &short {
+                shorter += usize::from(short.layers() < config.layers());
+                let made = calls_of_layers(short, &device).unwrap();
+                assert!(needed.len() > 4 && needed.is_subset(&made), "{:?}", drawn.sets);
+            }
+        }
+        assert!(shorter >= 3, "{shorter}");
+    }
+
+    #[test]
+    fn one_rank_makes_the_calls_of_all_ranks() {
+        vision::register().unwrap();
+        let device = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+        let mut compared = 0;
+        for drawn in random_configs(643, RandomRanks { ranks: 2, share_gpu: false }).take(16) {
+            let config = drawn.config().unwrap();
+            let Ok(needed) = needed_calls(&config, &device) else { continue };
+            let made = calls_of_layers(&alone(&config, usize::MAX), &device).unwrap();
+            for (kind, size) in needed.difference(&made) {
+                // Attention of a rank's own heads is timed alone.
+                let is_of_heads = config.parallel.tensor > 1 && kind.starts_with("attention");
+                assert!(is_of_heads, "{kind} {:?}, {:?}", size.map(f64::from_bits), drawn.sets);
+            }
+            compared += usize::from(config.parallel.tensor * config.parallel.context > 1);
+        }
+        assert!(compared >= 4, "{compared}");
+    }
+}
