@@ -1,7 +1,7 @@
 //! Measures the best rates of a device with large matmuls and copies.
 
 use crate::error::Result;
-use device::{Backend, Category, DType, Device, Matmul, Operand, Request, StreamKind};
+use device::{Backend, Category, DType, Device, Matmul, Operand, Request, StreamKind, bf16};
 use tensor::ops::{Activation, linear};
 use tensor::{Tensor, ops};
 
@@ -66,11 +66,15 @@ pub(crate) fn host_copy_bytes_per_second(device: &Device) -> Result<f64> {
 /// Returns the bytes per second at which values of the host reach the device in bf16, as values of
 /// micro-batches do. The host's threads convert them in pinned memory while the device copies from there.
 pub(crate) fn host_fill_bytes_per_second(device: &Device) -> Result<f64> {
-    let request = Request::new(Category::Other, "rates");
-    let to = Tensor::empty(device, [HOST_COPIED], DType::Bf16, request)?;
-    let values = vec![1.0_f32; HOST_COPIED];
-    let seconds = median(&timed(device, || Ok(to.set_on(&values, StreamKind::Compute)?))?);
-    Ok(to.bytes() as f64 / seconds)
+    host_fill_of(device, HOST_COPIED)
+}
+
+/// Returns the rate of [`host_fill_bytes_per_second`] for this many values.
+fn host_fill_of(device: &Device, values: usize) -> Result<f64> {
+    let to = Tensor::empty(device, [values], DType::Bf16, Request::new(Category::Other, "rates"))?;
+    let values = vec![1.0_f32; values];
+    let fill = || Ok(device.round_from_host::<bf16>(&values, to.region())?);
+    Ok(to.bytes() as f64 / median(&timed(device, fill)?))
 }
 
 /// Returns the median FLOP/s of large matmuls of random values in this dtype.
@@ -167,7 +171,16 @@ pub(crate) fn legible(rate: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::legible;
+    use device::DeviceOptions;
+
+    use super::*;
+
+    #[test]
+    fn a_host_fills_memory_with_rounded_values() {
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let rate = host_fill_of(&device, 1 << 16).unwrap();
+        assert!(rate > 1e6 && rate.is_finite(), "{rate}");
+    }
 
     #[test]
     fn rates_have_four_digits() {

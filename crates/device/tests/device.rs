@@ -76,6 +76,30 @@ fn host_and_device_copies() {
     }
 }
 
+/// Pinned memory grows with the copies, and the last copy is longer than its largest size.
+#[test]
+fn copies_of_all_lengths_keep_their_values() {
+    const LENGTHS: [usize; 8] = [3, 300_000, 5, 4_000_001, 20_000_000, 7, 4_000_001, 70_000_001];
+    for device in devices(&DeviceOptions::default()) {
+        let value = |copy: usize, index: usize| ((index * 31 + copy) % 65_521) as f32;
+        let values = |copy: usize| (0..LENGTHS[copy]).map(|index| value(copy, index)).collect::<Vec<_>>();
+        let copied: Vec<_> = (0..LENGTHS.len())
+            .map(|copy| {
+                let buffer = device.allocate(4 * LENGTHS[copy], request()).unwrap();
+                device.copy_from_host(&values(copy), buffer.region(0, 4 * LENGTHS[copy])).unwrap();
+                buffer
+            })
+            .collect();
+        for (copy, buffer) in copied.iter().enumerate() {
+            let mut back = vec![-1.0_f32; LENGTHS[copy]];
+            device.copy_to_host(buffer.region(0, 4 * LENGTHS[copy]), &mut back).unwrap();
+            let is_meta = device.backend() == Backend::Meta;
+            let differs = back.iter().zip(values(copy)).position(|(one, other)| *one != other && !is_meta);
+            assert_eq!(differs, None, "copy {copy}");
+        }
+    }
+}
+
 #[test]
 fn buffers_may_be_dropped_on_another_thread() {
     for device in devices(&DeviceOptions::default()) {
