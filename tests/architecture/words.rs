@@ -90,7 +90,7 @@ const PHRASES: [&str; 5] = ["those of", "by which", "of which", "the one that", 
 
 /// Uses of habits that are left in Rust sources: [`PHRASES`], functions and closures named `of`, and tuples
 /// that bind unrelated values. A change may only lower the numbers.
-const HABITS_LEFT: [usize; 3] = [122, 3, 81];
+const HABITS_LEFT: [usize; 3] = [122, 3, 80];
 
 fn habits(text: &str) -> [usize; 3] {
     let lower = text.to_ascii_lowercase();

@@ -27,6 +27,7 @@ mod links;
 mod listings;
 mod matmul;
 mod measured_device;
+mod measured_step;
 mod operators;
 mod options;
 mod pipeline;
@@ -54,12 +55,13 @@ pub use links::{check_hosts, measure_network};
 pub use listings::{FigureOrigin, ListedFigure, Listing, PyTorchFigures, memory_listings};
 pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};
 pub use measured_device::measured_device;
+pub use measured_step::{CallDifference, FamilyDifference};
 pub use operators::{OperatorOptions, profile_operators};
 pub use options::{BenchOptions, GPU_WARM_UP, measures_gpu};
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
 pub use predict::{
-    CallDifference, FamilyDifference, PredictCase, Prediction, PredictionErrors, bench_prediction, cases_of,
-    measured_calls, predict_cases, tiny_predict_cases,
+    PredictCase, Prediction, PredictionErrors, bench_prediction, cases_of, measured_calls, predict_cases,
+    tiny_predict_cases,
 };
 pub use probe::{Probe, probe};
 pub use profile::take_profile;

@@ -1,20 +1,18 @@
 //! Compares predicted with measured steps, over many configurations.
 
 mod cases;
-mod measured;
 
-use config::RunConfig;
 use plan::{DeviceRanks, MeasuredCalls, PlanDevice, PlanTarget, StepTime, prepare_shapes};
 use serde::{Deserialize, Serialize};
 use worker::{DeviceChoice, Placement, is_out_of_memory};
 
 use crate::error::{BenchError, Result};
+use crate::measured_step::{
+    self, CallDifference, FamilyDifference, MeasuredStep, by_kind, described, measure, predict_calls,
+};
 use crate::options::{BenchOptions, measures_gpu, median};
 use crate::probe::probe;
 pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
-use measured::predict_calls;
-pub use measured::{CallDifference, FamilyDifference};
-pub(crate) use measured::{MeasuredStep, by_kind, described, measure};
 
 /// A configuration's predicted and measured step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -155,7 +153,7 @@ pub fn bench_prediction(
     if probes {
         let config = case.config()?;
         device = probe(&config, &device)?.added_to(device);
-        predicted = predict_on(config, &device)?;
+        predicted = measured_step::predict(config, &device)?;
     }
     match measure(case.config()?, predicted.as_ref(), &device, options) {
         Err(error) if is_out_of_memory(&error) => Ok(None),
@@ -167,14 +165,7 @@ pub fn bench_prediction(
 fn predict(case: &PredictCase, target: &PlanTarget) -> Result<(Option<StepTime>, PlanDevice)> {
     let config = case.config()?;
     let device: PlanDevice = target.device(None, DeviceRanks::from_config(&config))?;
-    Ok((predict_on(config, &device)?, device))
-}
-
-/// Predicts a step of a configuration; `None` on a CPU.
-pub(crate) fn predict_on(config: RunConfig, device: &PlanDevice) -> Result<Option<StepTime>> {
-    let description = device.description(DeviceRanks::from_config(&config));
-    let setup = prepare_shapes(config, Placement::Meta(description))?;
-    Ok(StepTime::predict(&setup, device)?)
+    Ok((measured_step::predict(config, &device)?, device))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! A probe of a configuration: the calls of its steps, timed on the first GPU in steps of a few of its layers.
+//! A probe of a configuration: times the calls of its steps on the first GPU, in steps of some of its layers.
 //!
 //! Calls between the sizes of a description are predicted from their neighbours, and a step's own data, power
-//! and clock make all its calls a little faster or slower than those of other steps. The probe measures both.
+//! and clock make all its calls a little faster or slower than in other steps. The probe measures both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use worker::{Setup, is_out_of_memory};
 use crate::alone::alone;
 use crate::calls_alone::{attention_of, calls_of};
 use crate::error::Result;
+use crate::measured_step::{by_kind, described, measure, predict};
 use crate::options::BenchOptions;
-use crate::predict::{by_kind, described, measure, predict_on};
 
 /// Longest predicted step that runs whole, in seconds.
 const LONGEST: f64 = 0.1;
@@ -62,8 +62,8 @@ impl Probe {
     }
 }
 
-/// Times the calls of a configuration on the first GPU, whose model `device` describes: in steps of its layers
-/// or some of them, or each call alone if the layers do not fit. One rank makes the calls of all ranks, for
+/// Times the calls of a configuration on the first GPU, whose model `device` describes: in steps of some or
+/// all of its layers, or each call alone if two layers do not fit. One rank makes the calls of all ranks, for
 /// parts of layers and pieces of sequences are computed in the same way on any number of ranks.
 ///
 /// # Errors
@@ -95,7 +95,7 @@ fn in_steps(config: RunConfig, device: &PlanDevice) -> Result<Probe> {
         profile: true,
         trace: None,
     };
-    let predicted = predict_on(config.clone(), device)?;
+    let predicted = predict(config.clone(), device)?;
     let step = measure(config, predicted.as_ref(), device, &options)?;
     Ok(Probe { calls: by_kind(described(&step.calls, step.seconds, device)), layers })
 }
@@ -104,7 +104,7 @@ fn in_steps(config: RunConfig, device: &PlanDevice) -> Result<Probe> {
 /// [`LONGEST`], to that with the fewest layers.
 fn short_configs(config: &RunConfig, device: &PlanDevice) -> Result<Vec<RunConfig>> {
     let seconds = |config: &RunConfig| -> Result<f64> {
-        Ok(predict_on(config.clone(), device)?.map_or(0.0, |time| time.step_seconds))
+        Ok(predict(config.clone(), device)?.map_or(0.0, |time| time.step_seconds))
     };
     let whole = alone(config, usize::MAX);
     if seconds(&whole)? <= LONGEST {

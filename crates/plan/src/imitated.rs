@@ -396,7 +396,7 @@ impl PlanDevice {
     }
 }
 
-/// Adds measured calls to described ones, and replaces those of the same kind and size.
+/// Adds measured calls to described ones, and replaces calls of the same kind and size.
 fn add_calls(described: &mut Vec<MeasuredCalls>, measured: Vec<MeasuredCalls>) {
     for MeasuredCalls { call, samples } in measured {
         let index = described.iter().position(|calls| calls.call == call).unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Measured steps of a configuration: their time, and what their parts take.
+//! Steps of a configuration, predicted and measured: their time, and what their parts take.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use collective::Communicator;
 use config::{Graphs, RunConfig};
 use device::{Backend, LoggedCall, StreamKind};
-use plan::{CallSize, MeasuredCalls, PlanDevice, StepTime, predicted_calls, recompute};
+use plan::{
+    CallSize, DeviceRanks, MeasuredCalls, PlanDevice, StepTime, predicted_calls, prepare_shapes, recompute,
+};
 use planned::UNPLANNED_EVENTS;
 use run::{ChosenPlacement, Startup};
 use serde::{Deserialize, Serialize};
 use telemetry::Phase;
-use worker::{Setup, Worker};
+use worker::{Placement, Setup, Worker};
 
 use crate::call_samples::{difference, factor_of_step, is_timed, profile, without};
 use crate::cycled::cycled;
@@ -104,13 +106,20 @@ pub(crate) fn by_kind(samples: Vec<(String, [f64; 4])>) -> Vec<MeasuredCalls> {
 /// A measured step.
 pub(crate) struct MeasuredStep {
     /// Model of the device.
-    pub(super) device_model: String,
+    pub(crate) device_model: String,
     /// Median seconds.
     pub(crate) seconds: f64,
     /// Families of calls or, of several ranks, phases of the step.
-    pub(super) families: Vec<FamilyDifference>,
+    pub(crate) families: Vec<FamilyDifference>,
     /// Calls by kind and size; empty for several ranks and on a CPU.
     pub(crate) calls: Vec<CallDifference>,
+}
+
+/// Predicts a step of `config` on a device; `None` on a CPU.
+pub(crate) fn predict(config: RunConfig, device: &PlanDevice) -> Result<Option<StepTime>> {
+    let description = device.description(DeviceRanks::from_config(&config));
+    let setup = prepare_shapes(config, Placement::Meta(description))?;
+    Ok(StepTime::predict(&setup, device)?)
 }
 
 /// Measures a step of `config` on its ranks. `device` describes the device for the predicted times of calls.
@@ -249,7 +258,7 @@ fn by_call(
 }
 
 /// Sets the predicted seconds of the calls of a step of `setup`.
-pub(super) fn predict_calls(calls: &mut [CallDifference], setup: &Setup, device: &PlanDevice) -> Result<()> {
+pub(crate) fn predict_calls(calls: &mut [CallDifference], setup: &Setup, device: &PlanDevice) -> Result<()> {
     let mut seconds: BTreeMap<(String, [u64; 3]), f64> = BTreeMap::new();
     for (call, predicted) in predicted_calls(setup, device, 0)? {
         if let Some(CallSize { kind, size }) = CallSize::from_call(&call, 1, setup.config.precision.tf32) {
