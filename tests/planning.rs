@@ -107,11 +107,14 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
     let here = planned(directory.path(), &[], &["--json", "--device", "cpu"]);
     let there = planned(directory.path(), &[], &["--json", "--device", "here.toml"]);
     assert_eq!(json(&here), json(&there));
-    // Only --quick times the calls of a configuration.
-    let arguments = ["plan", "run.toml", "--device", "cpu", "--describe", "run-here.toml"];
-    let refused = plimsoll(directory.path()).args(arguments).output().unwrap();
-    let printed = text(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && printed.contains("add --quick"), "{printed}");
+    // Only --quick times the calls of a configuration, on a GPU.
+    for (quick, reason) in [(&[][..], "add --quick"), (&["--quick"], "there is no GPU")] {
+        let arguments = ["plan", "run.toml", "--device", "cpu", "--describe", "run-here.toml"];
+        let refused = plimsoll(directory.path()).args(arguments).args(quick).output().unwrap();
+        let printed = text(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && printed.contains(reason), "{printed}");
+        assert!(!directory.path().join("run-here.toml").exists());
+    }
     // An existing file is unchanged, because it may be a configuration.
     assert_eq!(describe("run.toml").status.code(), Some(2));
     assert!(planned(directory.path(), &[], &[]).status.success());

@@ -158,6 +158,10 @@ fn measure(
                     host with a GPU";
         return Err(CliError::Refused(text.to_owned()));
     }
+    if args.probe && !measures_gpu(device) {
+        let text = "--probe: calls are timed on a GPU: use --device cuda on a host with a GPU";
+        return Err(CliError::Refused(text.to_owned()));
+    }
     let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
     let warm_up_time = args.warm_up_seconds.unwrap_or(default);
     let options = BenchOptions {

@@ -28,6 +28,8 @@ fn steps_of_tiny_models_are_measured_on_a_cpu() {
         &["--description", "none.toml"],
         &["--device", "gpu"],
         &["--device", "cpu", "--random", "2"],
+        &["--device", "cpu", "--probe"],
+        &["--probe", "--measured", "steps.jsonl"],
         &["--seed", "2"],
         &["--with", "model.kind=mlp"],
     ] {

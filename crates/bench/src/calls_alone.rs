@@ -92,6 +92,17 @@ pub(crate) fn attention_of(described: &PlanDevice, config: &RunConfig) -> Result
     Ok(timed.new_calls())
 }
 
+/// Returns the first GPU, which must be of the model that `described` describes.
+pub(crate) fn gpu_of(described: &PlanDevice) -> Result<Placement> {
+    let gpu = Placement::one_gpu(0)?;
+    let model = gpu.description().model;
+    if model == described.model {
+        return Ok(gpu);
+    }
+    let text = format!("the GPU is \"{model}\", and the description is of \"{}\"", described.model);
+    Err(BenchError::Refused(text))
+}
+
 /// Calls that were timed alone on the first GPU.
 struct TimedAlone {
     timers: [Timer; 2],
@@ -103,15 +114,7 @@ struct TimedAlone {
 
 impl TimedAlone {
     fn new(described: &PlanDevice, known: BTreeMap<String, Samples>) -> Result<Self> {
-        let gpu = Placement::one_gpu(0)?;
-        let model = gpu.description().model;
-        if model != described.model {
-            let text = format!(
-                "--describe: the GPU is \"{model}\", and the description is of \"{}\"",
-                described.model
-            );
-            return Err(BenchError::Refused(text));
-        }
+        let gpu = gpu_of(described)?;
         Ok(TimedAlone { timers: timers(&gpu)?, times: known.clone(), known })
     }
 

@@ -13,7 +13,7 @@ use worker::setup::placement::{DeviceChoice, Placement};
 use worker::{Setup, is_out_of_memory};
 
 use crate::alone::alone;
-use crate::calls_alone::{attention_of, calls_of};
+use crate::calls_alone::{attention_of, calls_of, gpu_of};
 use crate::error::Result;
 use crate::measured_step::{by_kind, described, measure, predict};
 use crate::options::BenchOptions;
@@ -69,6 +69,7 @@ impl Probe {
 /// # Errors
 /// There is no such GPU, or it fails; the configuration cannot be planned.
 pub fn probe(config: &RunConfig, device: &PlanDevice) -> Result<Probe> {
+    gpu_of(device)?;
     for short in short_configs(config, device)? {
         match in_steps(short, device) {
             Err(error) if is_out_of_memory(&error) => {}

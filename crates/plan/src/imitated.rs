@@ -1,6 +1,7 @@
 //! Descriptions of devices for plans: properties, memory outside the allocator, and rates.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use crate::toml_file;
 
 /// Description of the default device for plans on a host without a GPU.
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
+const SHIPPED_FILE: &str = "h200";
 const SHIPPED_NAME: &str = "the description that ships";
 /// All descriptions in the repository, by file name.
 const DESCRIPTIONS: [(&str, &str); 14] = [
@@ -24,7 +26,7 @@ const DESCRIPTIONS: [(&str, &str); 14] = [
     ("b200", include_str!("../../../launch/devices/b200.toml")),
     ("h100-80gb", include_str!("../../../launch/devices/h100-80gb.toml")),
     ("h20", include_str!("../../../launch/devices/h20.toml")),
-    ("h200", SHIPPED),
+    (SHIPPED_FILE, SHIPPED),
     ("l4", include_str!("../../../launch/devices/l4.toml")),
     ("l40s", include_str!("../../../launch/devices/l40s.toml")),
     ("rtx-3090", include_str!("../../../launch/devices/rtx-3090.toml")),
@@ -115,7 +117,7 @@ impl PlanDevice {
     /// # Errors
     /// The embedded file is invalid, which a test rules out.
     pub fn shipped() -> Result<Self> {
-        Self::parse(SHIPPED, SHIPPED_NAME)
+        Self::named(SHIPPED_FILE)?.ok_or_else(|| PlanError::Refused(format!("{SHIPPED_NAME} is missing")))
     }
 
     /// Returns the repository's description of the GPU model with this name; `None` if there is none.
@@ -123,10 +125,10 @@ impl PlanDevice {
     /// # Errors
     /// The embedded file is invalid, which a test rules out.
     pub fn of_model(model: &str) -> Result<Option<Self>> {
-        for (name, text) in DESCRIPTIONS {
-            let device = Self::parse(text, name)?;
+        for index in 0..DESCRIPTIONS.len() {
+            let device = parsed(index)?;
             if device.model == model {
-                return Ok(Some(device));
+                return Ok(Some(device.clone()));
             }
         }
         Ok(None)
@@ -151,8 +153,8 @@ impl PlanDevice {
         };
         let wanted = words(text);
         let mut found = Vec::new();
-        for (name, description) in DESCRIPTIONS {
-            let model = words(&Self::parse(description, name)?.model);
+        for (index, name) in Self::names().enumerate() {
+            let model = words(&parsed(index)?.model);
             let own = words(name);
             if own.concat() == wanted.concat() || model.concat() == wanted.concat() {
                 return Ok(vec![name]);
@@ -169,8 +171,8 @@ impl PlanDevice {
     /// # Errors
     /// The embedded file is invalid, which a test rules out.
     pub(crate) fn named(name: &str) -> Result<Option<Self>> {
-        let entry = DESCRIPTIONS.iter().find(|(other, _)| *other == name);
-        entry.map(|(name, text)| Self::parse(text, name)).transpose()
+        let index = Self::names().position(|other| other == name);
+        index.map(|index| parsed(index).cloned()).transpose()
     }
 
     /// Reads a description from a file.
@@ -187,7 +189,7 @@ impl PlanDevice {
         let read: Self = toml_file::parse(text, name)?;
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
         let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
-        let mut samples = read.times.iter().flat_map(|measured| &measured.samples);
+        let mut samples = read.times.iter().chain(&read.probed).flat_map(|measured| &measured.samples);
         let positive_times = samples.clone().all(|[.., seconds]| positive(seconds));
         let positive_sizes = samples.all(|sample| sample.iter().all(|size| size.is_finite() && *size >= 0.0));
         match &read {
@@ -214,8 +216,10 @@ impl PlanDevice {
                 wrong("[load] must all be above 0")
             }
             Self { gpus_per_host: Some(0), .. } => wrong("gpus_per_host must be above 0"),
-            _ if !positive_times => wrong("the seconds of [[times]] must all be above 0"),
-            _ if !positive_sizes => wrong("the sizes of [[times]] must be numbers of at least 0"),
+            _ if !positive_times => wrong("the seconds of [[times]] and [[probed]] must all be above 0"),
+            _ if !positive_sizes => {
+                wrong("the sizes of [[times]] and [[probed]] must be numbers of at least 0")
+            }
             _ => Ok(read),
         }
     }
@@ -394,6 +398,20 @@ impl PlanDevice {
             "# A device for `plimsoll plan --device FILE`, written by `plimsoll plan --describe`.\n\n{text}"
         ))
     }
+}
+
+/// The descriptions in the repository that have been parsed, in the order of [`DESCRIPTIONS`].
+static PARSED: [OnceLock<PlanDevice>; DESCRIPTIONS.len()] = [const { OnceLock::new() }; DESCRIPTIONS.len()];
+
+/// Returns a description in the repository. Some have a hundred thousand calls, so each is parsed once.
+fn parsed(index: usize) -> Result<&'static PlanDevice> {
+    let known = &PARSED[index];
+    if let Some(device) = known.get() {
+        return Ok(device);
+    }
+    let (name, text) = DESCRIPTIONS[index];
+    let device = PlanDevice::parse(text, name)?;
+    Ok(known.get_or_init(|| device))
 }
 
 /// Adds measured calls to described ones, and replaces calls of the same kind and size.

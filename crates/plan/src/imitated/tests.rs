@@ -141,6 +141,7 @@ fn invalid_descriptions_are_refused_with_their_line() {
         ("flops_f32 = ", "flops_f32 = 0.0 # ", "above 0"),
         ("bytes = 50e9", "bytes = 0.0", "[network] must all be above 0"),
         ("limit_watts = 700.0", "limit_watts = -1.0", "[power] must all be above 0"),
+        ("[[times]]", "[[probed]]\ncall = \"copy\"\nsamples = [[1, 1, 1, 0]]\n\n[[times]]", "seconds of"),
     ];
     for (from, to, expected) in table {
         let text = SHIPPED.replacen(from, to, 1);
