@@ -350,6 +350,11 @@ impl CallTimes {
     /// Returns the ratio of a call's seconds while other ranks use the GPU to its seconds alone. Calls of
     /// several ranks that leave multiprocessors idle run at the same time.
     fn shared(&self, call: &LoggedCall) -> f64 {
+        (self.sharing * self.busy(call)).max(1.0)
+    }
+
+    /// Returns the part of a GPU that a call keeps busy. Calls of other ranks find part of the idle time.
+    fn busy(&self, call: &LoggedCall) -> f64 {
         let waves = |blocks: f64| blocks / self.multiprocessors;
         let busy = match call {
             LoggedCall::Kernel(LoggedKernel { tiling: Some(Tiling { flops, longest, .. }), .. }) => {
@@ -367,8 +372,21 @@ impl CallTimes {
             }
             _ => 1.0,
         };
-        // Calls of other ranks find part of the idle time.
-        (self.sharing * busy.sqrt()).max(1.0)
+        busy.sqrt()
+    }
+
+    /// Returns the part of a GPU that the calls of a step keep busy, at least that of one of `ranks` ranks.
+    pub(crate) fn busy_part(&self, log: &CallLog, known: &KnownCalls, ranks: usize) -> f64 {
+        let mut busy = 0.0;
+        let mut all = f64::MIN_POSITIVE;
+        log.for_each_counted(|call, count| {
+            let seconds = count as f64 * self.device(call, known);
+            // Calls of ranks of the same stage already take longer.
+            let part = self.sharing * self.busy(call).max(1.0 / ranks as f64) / self.shared(call);
+            busy += part * seconds;
+            all += seconds;
+        });
+        busy / all
     }
 
     /// Returns the model's seconds times the measured ratio of this kind of call, or `typical` without

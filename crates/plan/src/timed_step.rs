@@ -88,6 +88,10 @@ impl TimedStep {
         let calls = on_threads(&ranks, |rank| {
             let log = step_calls(&linked, rank)?;
             let known = times.known(&log);
+            let busy = match config.parallel.shares_gpu() {
+                true => times.busy_part(&log, &known, config.world_size()),
+                false => 1.0,
+            };
             let calls = RankCalls::new(rank, log, |call| CallTime {
                 device: match is_replayed {
                     true => times.replaying_device(call, &known),
@@ -97,11 +101,12 @@ impl TimedStep {
                 is_measured: times.is_measured(call),
                 compute_speed: times.compute_speed(call),
             });
-            Ok(calls.with_sequences(grid.seen_from(rank)?.group(Axis::Context).ranks))
+            Ok((calls.with_sequences(grid.seen_from(rank)?.group(Axis::Context).ranks), busy))
         })?;
+        let (calls, busy): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         let Some(mut parts) = simulate(&calls) else { return Ok(None) };
         if config.parallel.shares_gpu() {
-            wait_for_gpu(&mut parts);
+            wait_for_gpu(&mut parts, &busy);
         }
         let longest = parts.iter().zip(&calls).max_by(|(a, _), (b, _)| a.work().total_cmp(&b.work()));
         let Some((longest, calls)) = longest else { return Ok(None) };
@@ -139,9 +144,10 @@ impl TimedStep {
     }
 }
 
-/// Adds waits of stages that share a GPU: a step takes at least the sum of all stages' work.
-fn wait_for_gpu(parts: &mut [ClockParts]) {
-    let work: f64 = parts.iter().map(ClockParts::work).sum();
+/// Adds waits of stages that share a GPU: a step takes at least the sum of all stages' work, times the part
+/// of the GPU that it keeps `busy`.
+fn wait_for_gpu(parts: &mut [ClockParts], busy: &[f64]) {
+    let work: f64 = parts.iter().zip(busy).map(|(parts, busy)| busy * parts.work()).sum();
     for own in parts {
         own.wait(Idle::Pipeline, (work - own.seconds()).max(0.0));
     }
@@ -223,4 +229,19 @@ pub(crate) fn assumptions(config: &RunConfig, device: &PlanDevice) -> Result<Vec
         }
     }
     Ok(assumed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_that_share_a_gpu_wait_for_the_part_that_is_busy() {
+        let stage = || ClockParts { sections: vec![("forward", 1.0)], ..ClockParts::default() };
+        for (busy, expected) in [([1.0, 1.0], 2.0), ([1.0, 0.5], 1.5), ([0.5, 0.5], 1.0)] {
+            let mut parts = [stage(), stage()];
+            wait_for_gpu(&mut parts, &busy);
+            assert!(parts.iter().all(|parts| (parts.seconds() - expected).abs() < 1e-12), "{busy:?}");
+        }
+    }
 }
