@@ -291,7 +291,11 @@ fn describe(target: &PlanTarget, file: Option<&Path>, args: &PlanArgs) -> Result
         note(&format!("{class}: {percent:+.1} % of the described time{from}{same}"));
     }
     let device = match config {
-        Some(config) => probed(&config, device)?,
+        Some(config) => {
+            // A configuration that cannot be probed loses no measurement.
+            device.remember()?;
+            probed(&config, device)?
+        }
         None => device,
     };
     if let Some(path) = device.remember()? {

@@ -23,6 +23,8 @@ const LONGEST: f64 = 0.1;
 /// Number of micro-batches of a longer one, and its smallest number of layers.
 const MICRO_BATCHES: usize = 2;
 const LAYERS: usize = 2;
+/// One over the part of the layers that is added if they lack calls.
+const GROWTH: usize = 4;
 /// Smallest part of a step's predicted time for calls of one size that the layers must contain.
 const LEAST_SHARE: f64 = 5e-3;
 /// Families of kernels that depend on the layers, by the beginning of their names. Most others are as long as
@@ -101,39 +103,34 @@ fn in_steps(config: RunConfig, device: &PlanDevice) -> Result<Probe> {
     Ok(Probe { calls: by_kind(described(&step.calls, step.seconds, device)), layers })
 }
 
-/// Returns configurations of one rank with the same calls, from the longest, whose step has about the length
-/// [`LONGEST`], to that with the fewest layers.
+/// Returns configurations of one rank with the same calls: one whose step has at most about the length
+/// [`LONGEST`], and others with ever fewer layers, in case it does not fit.
 fn short_configs(config: &RunConfig, device: &PlanDevice) -> Result<Vec<RunConfig>> {
     let seconds = |config: &RunConfig| -> Result<f64> {
         Ok(predict(config.clone(), device)?.map_or(0.0, |time| time.step_seconds))
     };
     let whole = alone(config, usize::MAX);
-    if seconds(&whole)? <= LONGEST {
-        return Ok(vec![whole]);
-    }
     let short = alone(config, MICRO_BATCHES);
-    let part = (LONGEST / seconds(&short)?).min(1.0);
-    let wanted = (part * short.layers() as f64).ceil() as usize;
     let needed = needed_calls(&short, device)?;
     let mut all = Vec::new();
-    let mut layers = LAYERS;
-    while layers < wanted.max(LAYERS + 1) && layers < short.layers() {
+    if seconds(&whole)? <= LONGEST {
+        all.push(whole);
+    }
+    let part = (LONGEST / seconds(&short)?).min(1.0);
+    let mut layers = ((part * short.layers() as f64).ceil() as usize).max(LAYERS);
+    // Fewer layers may lack some calls.
+    while all.is_empty() && layers < short.layers() {
         all.extend(with_layers(&short, layers, &needed, device)?);
-        layers *= 2;
+        layers += layers.div_ceil(GROWTH);
     }
-    // More layers than wanted, if fewer do not make all calls.
-    let mut layers = wanted.max(LAYERS);
-    while layers < short.layers() {
-        if let Some(config) = with_layers(&short, layers, &needed, device)? {
-            all.push(config);
-            break;
-        }
-        layers += layers.div_ceil(4);
+    if all.is_empty() {
+        all.push(short.clone());
     }
-    if layers >= short.layers() {
-        all.push(short);
+    let mut layers = all.first().map_or(0, RunConfig::layers) / 2;
+    while layers >= LAYERS {
+        all.extend(with_layers(&short, layers, &needed, device)?);
+        layers /= 2;
     }
-    all.reverse();
     Ok(all)
 }
 
@@ -233,5 +230,28 @@ mod tests {
             compared += usize::from(config.parallel.tensor * config.parallel.context > 1);
         }
         assert!(compared >= 4, "{compared}");
+    }
+
+    #[test]
+    fn every_grid_can_be_probed_on_one_rank() {
+        const TEXT: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 4\nkey_value_heads = 4\n\
+                            width = 128\nfeed_forward = 256\ncontext = 128\nvocabulary = 512\n\
+                            [data]\nkind = \"synthetic\"\n[precision]\ncompute = \"bf16\"\n\
+                            [train]\nsteps = 10\nmicro_batch_size = 1\nglobal_batch_size = 8\n";
+        let device = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+        for sets in [
+            &["pipeline=2", "partition=[3,5]"][..],
+            &["pipeline=2", "schedule=interleaved", "chunks=2"],
+            &["pipeline=2", "schedule=zero-bubble", "ranks_per_device=2"],
+            &["data=4", "zero_stage=3", "shard=2"],
+            &["tensor=2", "context=2", "pipeline=2"],
+        ] {
+            let sets: Vec<_> = sets.iter().map(|set| format!("parallel.{set}")).collect();
+            let config = RunConfig::parse(TEXT, "test", std::path::Path::new("/"), &sets).unwrap();
+            let short = short_configs(&config, &device).unwrap_or_else(|error| panic!("{sets:?}: {error}"));
+            assert!(short[0].layers() == 8 && short.iter().all(|short| short.world_size() == 1), "{sets:?}");
+            let few = short[0].with(&["model.layers=2".to_owned()]);
+            assert_eq!(few.unwrap_or_else(|error| panic!("{sets:?}: {error}")).layers(), 2);
+        }
     }
 }
