@@ -102,17 +102,15 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
     let describe = |file: &str| {
         plimsoll(directory.path()).args(["plan", "--device", "cpu", "--describe", file]).output().unwrap()
     };
-    let output = describe("here.toml");
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(describe("here.toml").status.code(), Some(0));
     let here = planned(directory.path(), &[], &["--json", "--device", "cpu"]);
     let there = planned(directory.path(), &[], &["--json", "--device", "here.toml"]);
     assert_eq!(json(&here), json(&there));
     // Only --quick times the calls of a configuration, on a GPU.
-    for (quick, reason) in [(&[][..], "add --quick"), (&["--quick"], "there is no GPU")] {
-        let arguments = ["plan", "run.toml", "--device", "cpu", "--describe", "run-here.toml"];
-        let refused = plimsoll(directory.path()).args(arguments).args(quick).output().unwrap();
-        let printed = text(&refused.stderr);
-        assert!(refused.status.code() == Some(2) && printed.contains(reason), "{printed}");
+    let options = ["--device", "cpu", "--describe", "run-here.toml", "--quick"];
+    for (count, reason) in [(4, "add --quick"), (5, "there is no GPU")] {
+        let refused = planned(directory.path(), &[], &options[..count]);
+        assert!(refused.status.code() == Some(2) && text(&refused.stderr).contains(reason), "{refused:?}");
         assert!(!directory.path().join("run-here.toml").exists());
     }
     // An existing file is unchanged, because it may be a configuration.

@@ -108,7 +108,7 @@ struct TimedAlone {
     timers: [Timer; 2],
     /// Calls that need not be timed.
     known: BTreeMap<String, Samples>,
-    /// The calls above, and those that were timed.
+    /// Known calls and the calls that were timed.
     times: BTreeMap<String, Samples>,
 }
 

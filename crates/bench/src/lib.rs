@@ -13,7 +13,6 @@
 //! # Ok::<(), bench::BenchError>(())
 //! ```
 
-mod alone;
 mod attention;
 mod call_samples;
 mod calls_alone;
@@ -28,6 +27,7 @@ mod listings;
 mod matmul;
 mod measured_device;
 mod measured_step;
+mod one_rank;
 mod operators;
 mod options;
 mod pipeline;

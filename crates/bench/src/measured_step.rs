@@ -32,7 +32,7 @@ const RISING_STEPS: u64 = 1 << 20;
 const PROFILES: u64 = 3;
 /// Most calls of a step that are timed one by one: more, as of Muon with many experts, take minutes.
 const MOST_CALLS: usize = 20_000;
-/// Ratio of a step's predicted seconds to those of its calls above which the device is predicted to wait.
+/// The device is predicted to wait if a step's predicted time exceeds this multiple of its calls' time.
 const WAITING: f64 = 1.03;
 /// Most seconds that the events around a call are assumed to take.
 const MOST_EVENT: f64 = 3e-6;
@@ -75,7 +75,7 @@ const LEAST_SHARE: f64 = 2e-4;
 
 /// Returns the calls of a step that took `seconds` as samples of a description of `device`, each with its
 /// kind.
-pub(crate) fn described(
+pub(crate) fn samples_of_step(
     calls: &[CallDifference],
     seconds: f64,
     device: &PlanDevice,

@@ -8,7 +8,7 @@ use worker::{DeviceChoice, Placement, is_out_of_memory};
 
 use crate::error::{BenchError, Result};
 use crate::measured_step::{
-    self, CallDifference, FamilyDifference, MeasuredStep, by_kind, described, measure, predict_calls,
+    self, CallDifference, FamilyDifference, MeasuredStep, by_kind, measure, predict_calls, samples_of_step,
 };
 use crate::options::{BenchOptions, measures_gpu, median};
 use crate::probe::probe;
@@ -101,7 +101,7 @@ pub fn measured_calls(device: &PlanDevice, steps: &[Prediction]) -> Result<Vec<M
                         one rank";
             return Err(BenchError::Refused(text.to_owned()));
         }
-        all.extend(described(&step.calls, step.measured_step_seconds, device));
+        all.extend(samples_of_step(&step.calls, step.measured_step_seconds, device));
     }
     Ok(by_kind(all))
 }

@@ -12,10 +12,10 @@ use plan::{CallSize, DeviceRanks, MeasuredCalls, PlanDevice, predicted_calls, pr
 use worker::setup::placement::{DeviceChoice, Placement};
 use worker::{Setup, is_out_of_memory};
 
-use crate::alone::alone;
 use crate::calls_alone::{attention_of, calls_of, gpu_of};
 use crate::error::Result;
-use crate::measured_step::{by_kind, described, measure, predict};
+use crate::measured_step::{by_kind, measure, predict, samples_of_step};
+use crate::one_rank::on_one_rank;
 use crate::options::BenchOptions;
 
 /// Longest predicted step that runs whole, in seconds.
@@ -40,7 +40,7 @@ const STEPS: u64 = 6;
 #[derive(Clone, Debug)]
 pub struct Probe {
     calls: Vec<MeasuredCalls>,
-    /// Number of layers whose steps were timed; `None` if they do not fit, so that each call was timed alone.
+    /// Number of layers whose steps were timed; `None` if each call was timed alone.
     pub layers: Option<usize>,
 }
 
@@ -65,8 +65,8 @@ impl Probe {
 }
 
 /// Times the calls of a configuration on the first GPU, whose model `device` describes: in steps of some or
-/// all of its layers, or each call alone if two layers do not fit. One rank makes the calls of all ranks, for
-/// parts of layers and pieces of sequences are computed in the same way on any number of ranks.
+/// all of its layers, or each call alone if steps do not fit or have too many calls. One rank makes the calls
+/// of all ranks, for parts of layers and pieces of sequences are computed in the same way on any number.
 ///
 /// # Errors
 /// There is no such GPU, or it fails; the configuration cannot be planned.
@@ -75,6 +75,8 @@ pub fn probe(config: &RunConfig, device: &PlanDevice) -> Result<Probe> {
     for short in short_configs(config, device)? {
         match in_steps(short, device) {
             Err(error) if is_out_of_memory(&error) => {}
+            // Steps of too many calls are not timed call by call.
+            Ok(probe) if probe.is_empty() => {}
             Ok(probe) if config.parallel.tensor > 1 => {
                 // Each rank calls attention for its own heads.
                 let mut calls = attention_of(device, config)?;
@@ -100,7 +102,7 @@ fn in_steps(config: RunConfig, device: &PlanDevice) -> Result<Probe> {
     };
     let predicted = predict(config.clone(), device)?;
     let step = measure(config, predicted.as_ref(), device, &options)?;
-    Ok(Probe { calls: by_kind(described(&step.calls, step.seconds, device)), layers })
+    Ok(Probe { calls: by_kind(samples_of_step(&step.calls, step.seconds, device)), layers })
 }
 
 /// Returns configurations of one rank with the same calls: one whose step has at most about the length
@@ -109,8 +111,8 @@ fn short_configs(config: &RunConfig, device: &PlanDevice) -> Result<Vec<RunConfi
     let seconds = |config: &RunConfig| -> Result<f64> {
         Ok(predict(config.clone(), device)?.map_or(0.0, |time| time.step_seconds))
     };
-    let whole = alone(config, usize::MAX);
-    let short = alone(config, MICRO_BATCHES);
+    let whole = on_one_rank(config, usize::MAX);
+    let short = on_one_rank(config, MICRO_BATCHES);
     let needed = needed_calls(&short, device)?;
     let mut all = Vec::new();
     if seconds(&whole)? <= LONGEST {
@@ -192,17 +194,22 @@ mod tests {
     use super::*;
     use crate::random_configs::{RandomRanks, random_configs};
 
+    /// Returns the device of the tests, and registers the families of random configurations.
+    fn h200() -> PlanDevice {
+        vision::register().unwrap();
+        PlanDevice::of_model("NVIDIA H200").unwrap().unwrap()
+    }
+
     /// Draws configurations of all families.
     #[test]
     fn short_configurations_make_all_calls_that_take_time() {
-        vision::register().unwrap();
-        let device = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+        let device = h200();
         let mut shorter = 0;
         for drawn in random_configs(7, RandomRanks { ranks: 1, share_gpu: false }).take(10) {
             let config = drawn.config().unwrap();
             // Some are refused, as by layers that FP8 cannot divide.
             let Ok(short) = short_configs(&config, &device) else { continue };
-            let needed = needed_calls(&alone(&config, MICRO_BATCHES), &device).unwrap();
+            let needed = needed_calls(&on_one_rank(&config, MICRO_BATCHES), &device).unwrap();
             assert!(short.windows(2).all(|two| two[0].layers() > two[1].layers()), "{:?}", drawn.sets);
             for short in &short {
                 shorter += usize::from(short.layers() < config.layers());
@@ -215,13 +222,12 @@ mod tests {
 
     #[test]
     fn one_rank_makes_the_calls_of_all_ranks() {
-        vision::register().unwrap();
-        let device = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+        let device = h200();
         let mut compared = 0;
         for drawn in random_configs(643, RandomRanks { ranks: 2, share_gpu: false }).take(16) {
             let config = drawn.config().unwrap();
             let Ok(needed) = needed_calls(&config, &device) else { continue };
-            let made = calls_of_layers(&alone(&config, usize::MAX), &device).unwrap();
+            let made = calls_of_layers(&on_one_rank(&config, usize::MAX), &device).unwrap();
             for (kind, size) in needed.difference(&made) {
                 // Attention of a rank's own heads is timed alone.
                 let is_of_heads = config.parallel.tensor > 1 && kind.starts_with("attention");
@@ -238,7 +244,7 @@ mod tests {
                             width = 128\nfeed_forward = 256\ncontext = 128\nvocabulary = 512\n\
                             [data]\nkind = \"synthetic\"\n[precision]\ncompute = \"bf16\"\n\
                             [train]\nsteps = 10\nmicro_batch_size = 1\nglobal_batch_size = 8\n";
-        let device = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
+        let device = h200();
         for sets in [
             &["pipeline=2", "partition=[3,5]"][..],
             &["pipeline=2", "schedule=interleaved", "chunks=2"],

@@ -11,8 +11,8 @@ use optim::{GradientNorm, Optimizer};
 use parallel::pipeline::{StageBoundary, StagePart};
 use tensor::{Tensor, ops};
 
-use crate::alone::alone;
 use crate::error::{BenchError, Result};
+use crate::one_rank::on_one_rank;
 use crate::options::{GPU_WARM_UP, median};
 use config::{RecomputePolicy, RunConfig};
 use plan::PlanTarget;
@@ -54,7 +54,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     let elsewhere =
         |name| format!("--profile --device {name}: nothing is computed there, so no times can be measured");
     let choice = choice.map_err(|name| BenchError::Refused(elsewhere(name)))?;
-    let mut alone = alone(config, MICRO_BATCHES);
+    let mut alone = on_one_rank(config, MICRO_BATCHES);
     let ChosenPlacement { placement, .. } =
         ChosenPlacement::find(choice, &mut alone, &Startup::alone(), None)?;
     let (alone, _) = plan::resolve(alone, &placement.description())?;
@@ -304,7 +304,7 @@ mod tests {
             (&["model.layers=1", "parallel.data=4", "parallel.zero_stage=1"], &[1]),
             (&["model.layers=1", "parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"], &[1]),
         ] {
-            let config = alone(&config(sets), MICRO_BATCHES);
+            let config = on_one_rank(&config(sets), MICRO_BATCHES);
             assert!(config.train.micro_batches() <= 16 && config.world_size() == 1);
             let setup = plan::prepare(config, Placement::Cpu).unwrap();
             let device = setup.device(0).unwrap();
