@@ -56,8 +56,9 @@ fn the_suite_measures_and_reports() {
         assert_eq!((run.steps, run.warm_up, run.by_rank.len()), (4, 1, run.ranks));
         assert!(run.least_seconds <= run.step_seconds && run.step_seconds <= run.most_seconds);
         for rank in &run.by_rank {
-            // On the CPU, a step takes as long as its phases, up to the time between steps.
-            assert!(rank.step_microseconds as f64 / 1e6 <= 1.2 * run.most_seconds, "{run:?}");
+            // By each rank's own clock, since one rank may wait in its step while another has not begun.
+            let phases = rank.step_microseconds as f64 / 1e6;
+            assert!(phases > 0.0 && phases <= rank.step_seconds + 2e-6, "{run:?}");
             assert!(rank.peak_reserved_bytes >= rank.peak_allocated_bytes && rank.peak_allocated_bytes > 0);
         }
     }
