@@ -73,34 +73,52 @@ impl CallDifference {
 /// Minimum share of a step's time for a sample: calls of one kind and size that take less are skipped.
 const LEAST_SHARE: f64 = 2e-4;
 
-/// Returns the calls of a step that took `seconds` as samples of a description of `device`, each with its
-/// kind.
+/// Calls of one kind and size in a measured step, for a description.
+pub(crate) struct StepSample {
+    size: CallSize,
+    /// Seconds of each call.
+    seconds: f64,
+    /// Share of all these calls in the step's time.
+    share: f64,
+}
+
+/// Returns the calls of a step that took `seconds` as samples of a description of `device`.
 pub(crate) fn samples_of_step(
     calls: &[CallDifference],
     seconds: f64,
     device: &PlanDevice,
-) -> Vec<(String, [f64; 4])> {
-    let least = LEAST_SHARE * seconds;
+) -> Vec<StepSample> {
     // The device waits for the host in copies from it.
-    let counts = |call: &&CallDifference| call.measured_seconds >= least && call.call != "copy from host";
+    let counts = |call: &&CallDifference| call.call != "copy from host";
     let flops = |call: &CallDifference| call.calls as f64 * call.size().tensor_core_flops();
     let flops = calls.iter().map(flops).sum::<f64>() / seconds;
     let sample = |measured: &CallDifference| {
-        let CallDifference { call, size: [a, b, c], calls, measured_seconds, .. } = measured;
-        let seconds = measured_seconds / (*calls).max(1) as f64;
-        let seconds = device.load.map_or(seconds, |load| measured.size().at_load(seconds, &load, flops));
-        (call.clone(), [*a, *b, *c, legible(seconds)])
+        let size = measured.size();
+        let each = measured.measured_seconds / measured.calls.max(1) as f64;
+        let each = device.load.map_or(each, |load| size.at_load(each, &load, flops));
+        StepSample { size, seconds: each, share: measured.measured_seconds / seconds }
     };
-    calls.iter().filter(counts).map(sample).collect()
+    calls.iter().filter(counts).map(sample).filter(|sample| sample.share >= LEAST_SHARE).collect()
 }
 
-/// Returns samples by their kinds.
-pub(crate) fn by_kind(samples: Vec<(String, [f64; 4])>) -> Vec<MeasuredCalls> {
-    let mut all: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
-    for (kind, sample) in samples {
-        all.entry(kind).or_default().push(sample);
+/// Returns samples by their kinds. Of calls of the same kind and size, the mean of the times' logarithms is
+/// taken, weighted by their shares: short calls in long steps are measured less precisely.
+pub(crate) fn by_kind(samples: Vec<StepSample>) -> Vec<MeasuredCalls> {
+    let mut all: BTreeMap<String, BTreeMap<[u64; 3], [f64; 2]>> = BTreeMap::new();
+    for StepSample { size: CallSize { kind, size }, seconds, share } in samples {
+        let [sum, shares] = all.entry(kind).or_default().entry(size.map(f64::to_bits)).or_default();
+        *sum += share * seconds.ln();
+        *shares += share;
     }
-    all.into_iter().map(|(call, samples)| MeasuredCalls { call, samples }).collect()
+    let sample = |(size, [sum, shares]): ([u64; 3], [f64; 2])| {
+        let [a, b, c] = size.map(f64::from_bits);
+        [a, b, c, legible((sum / shares).exp())]
+    };
+    let calls = |(call, sizes): (String, BTreeMap<_, _>)| MeasuredCalls {
+        call,
+        samples: sizes.into_iter().map(sample).collect(),
+    };
+    all.into_iter().map(calls).collect()
 }
 
 /// A measured step.
@@ -303,4 +321,23 @@ fn by_size(calls: Vec<ComparedCall>) -> Vec<CallDifference> {
         entry.measured_seconds += measured;
     }
     all.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_one_size_are_weighted_by_their_shares() {
+        let sample = |size: f64, seconds, share| StepSample {
+            size: CallSize { kind: "zero".to_owned(), size: [1.0, size, 1.0] },
+            seconds,
+            share,
+        };
+        let samples = vec![sample(8.0, 4e-6, 0.01), sample(16.0, 9e-6, 0.5), sample(8.0, 2e-6, 0.03)];
+        let calls = by_kind(samples);
+        assert_eq!(calls.len(), 1);
+        // The mean of the logarithms: 2e-6 · 2^(1/4).
+        assert_eq!(calls[0].samples, [[1.0, 8.0, 1.0, 2.378e-6], [1.0, 16.0, 1.0, 9e-6]]);
+    }
 }

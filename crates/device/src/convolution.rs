@@ -114,10 +114,16 @@ impl ConvolutionEpilogue<'_> {
 }
 
 impl Convolution<'_> {
-    /// Returns the minimum work of the pass: each array moved once.
+    /// Returns the minimum work of the pass: each array moved once, and a result that is added to twice.
     pub(crate) fn work(&self) -> Work {
-        let regions = [self.input, self.weight, self.output];
-        Work { bytes: regions.iter().map(|region| region.bytes as u64).sum(), flops: self.shape.flops() }
+        let result = match self.pass {
+            ConvolutionPass::Forward => self.output,
+            ConvolutionPass::BackwardInput => self.input,
+            ConvolutionPass::BackwardWeight => self.weight,
+        };
+        let added = if self.accumulate { result.bytes } else { 0 };
+        let bytes = self.input.bytes + self.weight.bytes + self.output.bytes + added;
+        Work { bytes: bytes as u64, flops: self.shape.flops() }
     }
 
     /// Checks that every region lies in its buffer and has the size that the shape needs.

@@ -44,7 +44,7 @@ pub(crate) struct CallTimes {
 
 /// Typical ratio of measured to modelled time, by prefix of the kernel's kind, for kernels without samples.
 /// Taken from GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
-const TYPICAL: [(&str, f64); 16] = [
+const TYPICAL: [(&str, f64); 17] = [
     ("attention.statistics", 1.25),
     ("attention_f32.delta", 1.25),
     ("attention_wide.statistics", 1.25),
@@ -55,6 +55,7 @@ const TYPICAL: [(&str, f64); 16] = [
     ("attention_wide", 2.8),
     ("attention", 3.5),
     ("experts_hopper", 1.8),
+    ("experts_linear.router_weight", 6.8),
     ("linear.", 1.9),
     ("embedding", 1.8),
     ("fp8_linear", 1.16),
@@ -88,7 +89,7 @@ const COLLECTIVE_LAUNCHES: f64 = 2.5;
 
 /// Seconds that each block of a copy through pinned memory adds on the device
 /// (`benches/notes/predictions.md`).
-const BLOCK_SECONDS: f64 = 5e-6;
+const BLOCK_SECONDS: f64 = 2.3e-6;
 
 /// Smallest fraction of a call's time that remains in a CUDA graph.
 const LEAST_OF_GRAPH: f64 = 0.25;
@@ -297,9 +298,14 @@ impl CallTimes {
                 };
                 let typical = TYPICAL.iter().find(|(kind, _)| size.kind.starts_with(kind));
                 let ratio = typical.map_or(1.0, |(_, ratio)| *ratio);
-                // Hopper's kernels divide their work evenly.
-                let has_equal_units = family.contains("hopper");
+                // Kernels for Hopper and for experts divide their work evenly.
+                let has_equal_units = family.contains("hopper") || family.starts_with("experts");
                 self.corrected(&size, ratio, |size| match kernel.tiling {
+                    // Experts' weights do not stay in caches.
+                    Some(_) if family == "experts_hopper" => {
+                        let bytes = self.rates.kernel() + size[1] / self.rates.memory_bytes;
+                        self.tiled(size, rate, has_equal_units).max(bytes)
+                    }
                     Some(_) => self.tiled(size, rate, has_equal_units),
                     None => self.kernel(size, rate),
                 })

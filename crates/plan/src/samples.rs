@@ -1,6 +1,7 @@
 //! Measured times of calls, by kind and size.
 
 mod kriging;
+mod related;
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, 
 use serde::{Deserialize, Serialize};
 
 use crate::load::{Load, Loaded};
+use related::{DIFFERENCE_OF_HALVES, RelatedKind};
 
 /// Multiples of elements at which the rows of a matmul's operands may begin. Algorithms need the first for
 /// full speed.
@@ -30,7 +32,8 @@ pub struct MeasuredCalls {
 /// The kind and size of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallSize {
-    /// Name of the kind, including dtypes and, for kernels, the variant.
+    /// Name of the kind, including dtypes and, for kernels, the variant. For gradients of convolutions'
+    /// inputs, it ends with the height and width of an output image, on which algorithms depend.
     pub kind: String,
     /// Size. Kernel: blocks, or all work divided by its longest unit, bytes, FLOPs. Matmul: m, n, k.
     /// Convolution: output elements, bytes, FLOPs. Copy: bytes. Communication: hosts, ranks per host, bytes.
@@ -98,17 +101,18 @@ impl CallSize {
                 CallSize { kind, size: key.sizes.map(|size| size as f64) }
             }
             LoggedCall::Convolution { shape, pass, dtype, work } => {
-                let pass = match pass {
-                    ConvolutionPass::Forward => "forward",
-                    ConvolutionPass::BackwardInput => "backward input",
-                    ConvolutionPass::BackwardWeight => "backward weight",
+                let [height, width, _] = shape.output;
+                let (pass, image) = match pass {
+                    ConvolutionPass::Forward => ("forward", String::new()),
+                    ConvolutionPass::BackwardInput => ("backward input", format!(" of {height}x{width}")),
+                    ConvolutionPass::BackwardWeight => ("backward weight", String::new()),
                 };
                 let [_, output, _] = shape.elements();
                 let size = [output as f64, work.bytes as f64, work.flops as f64];
                 let [rows, columns] = shape.kernel;
                 let rounds = if tf32 && *dtype == DType::F32 { " tf32" } else { "" };
                 let stride = shape.stride[0];
-                let kind = format!("convolution {dtype}{rounds} {pass} {rows}x{columns} {stride}");
+                let kind = format!("convolution {dtype}{rounds} {pass} {rows}x{columns} {stride}{image}");
                 CallSize { kind, size }
             }
             LoggedCall::Copy { kind, bytes, .. } => {
@@ -210,8 +214,8 @@ const NEAREST: usize = 24;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples {
     by_kind: BTreeMap<String, Vec<Sample>>,
-    /// Kinds of matmuls with samples, by class.
-    related: BTreeMap<String, Vec<MatmulKind>>,
+    /// Kinds of matmuls and convolutions with samples, by class.
+    related: BTreeMap<String, Vec<RelatedKind>>,
     /// Seconds of calls that take these times, by kind and by the bits of the size.
     probed: BTreeMap<String, BTreeMap<[u64; 3], f64>>,
 }
@@ -220,8 +224,8 @@ impl Samples {
     pub(crate) fn from_measured(measured: &[MeasuredCalls]) -> Self {
         let mut samples = Samples::default();
         for MeasuredCalls { call, samples: measured } in measured {
-            if let Some(matmul) = MatmulKind::parse(call) {
-                samples.related.entry(matmul.class.clone()).or_default().push(matmul);
+            if let Some(kind) = RelatedKind::parse(call) {
+                samples.related.entry(kind.class.clone()).or_default().push(kind);
             }
             let is_of_ranks = BETWEEN_RANKS.contains(&call.as_str());
             for [a, b, c, seconds] in measured {
@@ -293,16 +297,17 @@ impl Samples {
         kriging::estimate(&values, squared).map(f64::exp)
     }
 
-    /// Returns samples whose measured ratios apply to a kind: for a matmul, its class; for a kernel, the kind
-    /// itself or else related variants (without dropout, another variant, the other half type).
+    /// Returns samples whose measured ratios apply to a kind: for a matmul or convolution, its class; for a
+    /// kernel, the kind itself or else related variants (without dropout, another variant, the other half
+    /// type).
     fn alike(&self, kind: &str) -> Vec<Alike<'_>> {
         let samples = |kind: &str| self.by_kind.get(kind).map(Vec::as_slice);
-        if let Some(matmul) = MatmulKind::parse(kind) {
-            let related = self.related.get(&matmul.class).into_iter().flatten();
+        if let Some(own) = RelatedKind::parse(kind) {
+            let related = self.related.get(&own.class).into_iter().flatten();
             let alike = related.map(|other| Alike {
                 samples: samples(&other.kind).unwrap_or(&[]),
-                matmul: Some(other),
-                difference: matmul.difference(other),
+                related: Some(other),
+                difference: own.difference(other),
                 factor: 1.0,
             });
             return alike.collect();
@@ -319,7 +324,7 @@ impl Samples {
             let kind = kind?;
             let kinds = [(Some(kind.to_owned()), 0.0), (other_half(kind), DIFFERENCE_OF_HALVES)];
             let found = kinds.into_iter().filter_map(|(kind, difference)| {
-                Some(Alike { samples: samples(&kind?)?, matmul: None, difference, factor })
+                Some(Alike { samples: samples(&kind?)?, related: None, difference, factor })
             });
             Some(found.collect::<Vec<_>>()).filter(|found| !found.is_empty())
         });
@@ -330,8 +335,8 @@ impl Samples {
 /// Samples of one kind whose measured ratios apply to another kind.
 struct Alike<'a> {
     samples: &'a [Sample],
-    /// The kind, if it is of matmuls.
-    matmul: Option<&'a MatmulKind>,
+    /// The kind, if it is of matmuls or convolutions.
+    related: Option<&'a RelatedKind>,
     /// Added to squared distances between sizes, in doublings, because the kinds differ.
     difference: f64,
     /// Factor of the seconds.
@@ -341,7 +346,7 @@ struct Alike<'a> {
 impl Alike<'_> {
     /// Returns what is added to squared distances to samples of `other`.
     fn difference(&self, other: &Self) -> f64 {
-        match (self.matmul, other.matmul) {
+        match (self.related, other.related) {
             (Some(one), Some(other)) => one.difference(other),
             _ => (self.difference - other.difference).abs(),
         }
@@ -370,58 +375,11 @@ fn dropout_factor(kind: &str) -> f64 {
     }
 }
 
-/// Squared distance, in doublings, between calls in the two half types.
-const DIFFERENCE_OF_HALVES: f64 = 0.05;
-
-/// Returns the kind of the same kernel or convolution in the other half type; `None` for other types.
+/// Returns the kind of the same kernel in the other half type; `None` for other types.
 fn other_half(kind: &str) -> Option<String> {
-    let pairs = [("_bf16", "_f16"), ("_f16", "_bf16"), (" bf16 ", " f16 "), (" f16 ", " bf16 ")];
+    let pairs = [("_bf16", "_f16"), ("_f16", "_bf16")];
     let (own, other) = pairs.into_iter().find(|(own, _)| kind.contains(own))?;
     Some(kind.replace(own, other))
-}
-
-/// The components of a matmul kind's name.
-#[derive(Clone, Debug)]
-struct MatmulKind {
-    kind: String,
-    /// Components that related kinds share: layout, tensor cores and alignment.
-    class: String,
-    dtypes: String,
-    operation: String,
-    epilogue: String,
-    /// Other components of the name.
-    rest: String,
-}
-
-impl MatmulKind {
-    /// Distance between kinds, as squared doublings of a size, if dtype, operation or epilogue differ, and if
-    /// the other components differ.
-    const DIFFERENCE: f64 = 1.0;
-    const DIFFERENCE_OF_REST: f64 = 9.0;
-
-    /// Parses a kind; `None` for calls that are not matmuls.
-    fn parse(kind: &str) -> Option<Self> {
-        let key = kind.strip_prefix("matmul ")?;
-        let (key, rows) = key.split_once(" rows of ").unwrap_or((key, "8"));
-        let is_rounded = key.ends_with(" tf32");
-        let mut parts = key.strip_suffix(" tf32").unwrap_or(key).splitn(5, ' ').map(str::to_owned);
-        let [layout, dtypes, operation, epilogue] = [(); 4].map(|()| parts.next().unwrap_or_default());
-        let operand = match dtypes.split(',').next()? {
-            "bf16" | "f16" => "half",
-            other => other,
-        };
-        let class = format!("{layout} {operand} {is_rounded} {rows}");
-        let rest = parts.next().unwrap_or_default();
-        Some(MatmulKind { kind: kind.to_owned(), class, dtypes, operation, epilogue, rest })
-    }
-
-    fn difference(&self, other: &Self) -> f64 {
-        let differences =
-            [self.dtypes != other.dtypes, self.operation != other.operation, self.epilogue != other.epilogue];
-        let count = differences.into_iter().filter(|differs| *differs).count();
-        let rest = if self.rest == other.rest { 0.0 } else { Self::DIFFERENCE_OF_REST };
-        Self::DIFFERENCE * count as f64 + rest
-    }
 }
 
 /// Returns the common kind of all variants of a kernel; `None` for other calls.

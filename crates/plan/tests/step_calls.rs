@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::common::{GPT, MLP, setup_from};
 use collective::{AxisTraffic, Communicator, PEER_SUMS};
 use device::{CallLog, LoggedCall, Statistics};
-use plan::{CallSize, PlanDevice, step_calls, with_peers};
+use plan::{CallSize, PlanDevice, predicted_calls, step_calls, with_peers};
 use worker::{Setup, Worker};
 
 const LLAMA: &str = "[model]
@@ -222,4 +222,44 @@ fn recomputation_and_ranks_add_their_calls() {
     let stages = step_kinds(&["parallel.pipeline=2"]);
     // Four activations, four gradients, and the norm's share.
     assert_eq!(forward(&stages, "send"), 9, "{stages:?}");
+}
+
+/// Gradients of later micro-batches are added, so their kernels read them too, and take at least that long.
+#[test]
+fn added_gradients_are_read() {
+    let twice = ["train.global_batch_size=8"];
+    let experts = ["model.experts=8", "model.experts_per_token=2", "model.expert_width=256", twice[0]];
+    let device = PlanDevice::shipped().unwrap();
+    let memory = device.rates.as_ref().unwrap().memory_bytes;
+    for (text, sets, kind, rows) in [
+        (LLAMA, &experts[..], "experts_hopper.backward_weight", None),
+        (RESNET, &["precision.compute=f32"], "convolution f32 backward weight 3x3 1", None),
+        // Gradients are added to at most 64 of 128 rows, one for each token.
+        (LLAMA, &twice, "embedding.rare_rows", Some(64)),
+    ] {
+        let setup = setup_from(text, true, sets);
+        let mut bytes: BTreeMap<[u64; 2], Vec<f64>> = BTreeMap::new();
+        for (call, seconds) in predicted_calls(&setup, &device, 0).unwrap() {
+            let Some(size) = CallSize::from_call(&call, 8, false).filter(|size| size.kind.starts_with(kind))
+            else {
+                continue;
+            };
+            let [units, moved, flops] = size.size;
+            assert!(seconds > moved / memory, "{size:?}: {seconds}");
+            bytes.entry([units, flops].map(f64::to_bits)).or_default().push(moved);
+        }
+        assert!(!bytes.is_empty(), "{kind}");
+        for moved in bytes.values() {
+            let [least, most] = [f64::min, f64::max].map(|pick| moved.iter().copied().reduce(pick).unwrap());
+            match rows {
+                None => assert!(most > least && most < 2.0 * least, "{kind}: {moved:?}"),
+                Some(rows) => {
+                    // Rows of 128 elements: inputs in bf16, and gradients in f32, read and written.
+                    let row = 128.0 * 4.0;
+                    let inputs = f64::from(rows) * row / 2.0;
+                    assert_eq!([least, most], [inputs + 128.0 * row, inputs + 2.0 * f64::from(rows) * row]);
+                }
+            }
+        }
+    }
 }

@@ -10,3 +10,10 @@ pub struct GradientTarget {
     /// Whether the gradient is added to the tensor; otherwise it overwrites the tensor.
     pub accumulate: bool,
 }
+
+impl GradientTarget {
+    /// Returns the bytes moved here: the gradient is written, and read before if it is added to.
+    pub(crate) fn moved(&self) -> u64 {
+        self.tensor.bytes() as u64 * if self.accumulate { 2 } else { 1 }
+    }
+}

@@ -232,7 +232,7 @@ pub(super) fn give(
     let launch = sums.device().kernel(Function::new(&FAMILY, "add_sums").with_dtype(weight.tensor.dtype()));
     let launch = launch.read(sums).write(&weight.tensor).write(&bias.tensor);
     let launch = launch.u32(channels).u32(u32::from(weight.accumulate)).u32(u32::from(bias.accumulate));
-    let moved = gpu::bytes(&[sums, &weight.tensor, &bias.tensor]);
+    let moved = gpu::bytes(&[sums]) + weight.moved() + bias.moved();
     let blocks = [channels.div_ceil(gpu::THREADS), 1, 1];
     Ok(launch.cost(moved, sums.elements() as u64).launch(blocks, gpu::THREADS)?)
 }

@@ -73,6 +73,6 @@ pub(crate) fn finish(
     let launch = launch.read(region.part(offset, region.bytes - offset)).write(&target.tensor);
     let launch = launch.u32(cut.runs).u32(cut.width).u32(stride).u32(u32::from(target.accumulate));
     let read = 4 * u64::from(cut.runs) * u64::from(cut.width);
-    let launch = launch.cost(read + target.tensor.bytes() as u64, read / 4);
+    let launch = launch.cost(read + target.moved(), read / 4);
     Ok(launch.launch([cut.width.div_ceil(TILE), 1, 1], gpu::THREADS)?)
 }

@@ -55,6 +55,7 @@ pub(super) fn unpad(
     let kernel = Function::new(&FAMILY, "unpad").from_to(padded.dtype(), out.dtype());
     let launch = out.device().kernel(kernel).read(padded).write(out);
     let launch = launch.u32(gpu::word(operator, own)?).u32(gpu::word(operator, columns)?).u32(count);
-    let launch = launch.u32(u32::from(*accumulate)).cost(gpu::bytes(&[padded, out]), u64::from(count));
+    let moved = gpu::bytes(&[padded]) + target.moved();
+    let launch = launch.u32(u32::from(*accumulate)).cost(moved, u64::from(count));
     Ok(launch.launch([count.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }

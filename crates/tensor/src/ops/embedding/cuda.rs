@@ -126,7 +126,8 @@ pub(super) fn table_gradient(
     let kernel = Function::new(&FAMILY, "rare_rows").from_to(dy_bld.dtype(), table.tensor.dtype());
     let launch = device.kernel(kernel).read(dy_bld).read(lists.starts).read(lists.lists);
     let launch = launch.write(&table.tensor).u32(vocab).u32(width).u32(accumulate).u32(u32::from(vector));
-    let launch = launch.cost(gpu::bytes(&[dy_bld, &table.tensor]), dy_bld.elements() as u64);
+    let moved = gpu::bytes(&[dy_bld]) + moved(table, rows, sizes.width);
+    let launch = launch.cost(moved, dy_bld.elements() as u64);
     let blocks = word(sizes.vocab.div_ceil(ROWS_PER_BLOCK))?;
     launch.launch([blocks, word(pieces)?, 1], gpu::THREADS)?;
 
@@ -137,6 +138,12 @@ pub(super) fn table_gradient(
     // The number of frequent tokens is known only on the device: the launch before counts the bytes of both.
     let launch = launch.cost(0, 0);
     Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS as usize))?, 1], gpu::THREADS)?)
+}
+
+/// Returns the bytes moved in a table: all of it is overwritten, or up to `rows` rows are added to.
+fn moved(table: &GradientTarget, rows: usize, width: usize) -> u64 {
+    let rows = (rows * width * table.tensor.dtype().bytes()) as u64;
+    if table.accumulate { table.moved().min(2 * rows) } else { table.moved() }
 }
 
 /// Lists the positions of every token except `padding`.
@@ -186,6 +193,7 @@ pub(super) fn position_gradient(
     let launch = dy_bld.device().kernel(kernel).read(dy_bld).write(target);
     let launch = launch.u32(word(sizes.batch)?).u32(word(sizes.time)?).u32(word(target.shape().rows())?);
     let launch = launch.u32(word(sizes.width)?).u32(u32::from(positions.accumulate)).u32(u32::from(vector));
-    let launch = launch.cost(gpu::bytes(&[dy_bld, target]), dy_bld.elements() as u64);
+    let moved = gpu::bytes(&[dy_bld]) + moved(positions, sizes.time, sizes.width);
+    let launch = launch.cost(moved, dy_bld.elements() as u64);
     Ok(launch.launch([word(threads)?.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }

@@ -1,7 +1,7 @@
 //! Launches of `kernels/experts.cu` and `kernels/experts_linear.cu`.
 
 use device::cuda::Launch;
-use device::{DType, Family, Function, Work};
+use device::{DType, Family, Function, Tiling, Work};
 
 use super::function::plain_kernels;
 use super::hopper::Matmul;
@@ -108,7 +108,7 @@ pub(super) fn backward_weight(
     let word = |size| gpu::word(operator, size);
     let sizes = [dy_so.shape().columns(), x_si.shape().columns()];
     if let Some(matmul) = Matmul::new(operator, [dy_so, x_si, &weight.tensor], routes, sizes)? {
-        return matmul.backward_weight(weight.accumulate);
+        return matmul.backward_weight(weight);
     }
     let [outputs, inputs] = [word(sizes[0])?, word(sizes[1])?];
     let names = ["backward_weight", "backward_weight_wide"];
@@ -116,7 +116,7 @@ pub(super) fn backward_weight(
     let launch =
         launch.read(dy_so).read(x_si).read(&routes.offsets).write(&weight.tensor).u32(outputs).u32(inputs);
     let flops = Work::flops_of_products([routes.slots(), sizes[0], sizes[1]]);
-    let bytes = gpu::bytes(&[dy_so, x_si, &weight.tensor]);
+    let bytes = gpu::bytes(&[dy_so, x_si]) + weight.moved();
     let launch = launch.u32(u32::from(weight.accumulate)).cost(bytes, flops);
     let grid = [inputs.div_ceil(TILE), outputs.div_ceil(TILE), word(routes.experts())?];
     Ok(launch.launch(grid, gpu::THREADS)?)
@@ -399,12 +399,15 @@ pub(in crate::ops) fn router_weight(
         launch.read(dy_te).read(x_td).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
     let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
     let flops = Work::flops_of_products([x_td.elements(), experts as usize]);
-    launch.cost(gpu::bytes(&[dy_te, x_td]), flops).launch(grid, gpu::THREADS)?;
+    let longest = Work::flops_of_products([each.min(all_rows), (TILE * TILE) as usize]);
+    let units = grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>();
+    let tiling = Tiling { flops: units * longest, longest, drops: false };
+    launch.cost(gpu::bytes(&[dy_te, x_td]), flops).tiled(tiling).launch(grid, gpu::THREADS)?;
     let target = &weight.tensor;
     let elements = word(weight.tensor.elements())?;
     let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x_td.dtype(), target.dtype()));
     let launch = launch.read(parts).write(target).u32(count).u32(elements);
-    let launch = launch.u32(u32::from(weight.accumulate)).cost(parts.bytes() as u64, 0);
+    let launch = launch.u32(u32::from(weight.accumulate)).cost(parts.bytes() as u64 + weight.moved(), 0);
     Ok(launch.launch([elements.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 

@@ -222,11 +222,12 @@ impl<'a> Matmul<'a> {
         Tiling { flops, longest: flops.div_ceil(units.max(1) as u64), drops: false }
     }
 
-    fn launch(&self, launch: Launch<'_>, tiles: &Tiles, sums_rows: bool) -> Result<()> {
+    /// `moved` is the bytes moved for the result.
+    fn launch(&self, launch: Launch<'_>, moved: u64, tiles: &Tiles, sums_rows: bool) -> Result<()> {
         let (Operands { left, right, .. }, result) = (self.operands, self.result);
         let matrix = self.sizes.iter().map(|size| *size as usize).product();
         let flops = Work::flops_of_products([self.routes.slots(), matrix]);
-        let launch = launch.cost(gpu::bytes(&[left, right, result]), flops);
+        let launch = launch.cost(gpu::bytes(&[left, right]) + moved, flops);
         let launch = launch.tiled(self.tiling(tiles, sums_rows));
         let stage = (tiles.rows + tiles.columns) * 128;
         // Two boxes of results of each consumer.
@@ -244,7 +245,7 @@ impl<'a> Matmul<'a> {
         let launch = launch.boxes(left.region(), &self.of_matrix(left, WHOLE.rows));
         let launch = launch.boxes(right.region(), &self.of_experts(right, WHOLE.columns));
         let launch = self.operands.add_factors(launch).read(bias);
-        self.launch(self.with_groups(launch), &WHOLE, false)
+        self.launch(self.with_groups(launch), gpu::bytes(&[self.result]), &WHOLE, false)
     }
 
     /// Computes dx = dy · W of each group.
@@ -257,11 +258,11 @@ impl<'a> Matmul<'a> {
             None => self.of_experts(right, PANEL),
         };
         let launch = self.operands.add_factors(launch.boxes(right.region(), &weights));
-        self.launch(self.with_groups(launch), &WHOLE, false)
+        self.launch(self.with_groups(launch), gpu::bytes(&[self.result]), &WHOLE, false)
     }
 
     /// Computes weight (+)= dyᵀ · x of each group.
-    pub(super) fn backward_weight(&self, accumulate: bool) -> Result<()> {
+    pub(super) fn backward_weight(&self, weight: &GradientTarget) -> Result<()> {
         let Operands { left, right, factors } = self.operands;
         let (tiles, [left_rows, right_rows]) = match factors {
             Some(_) => (&ADDING, [ADDING.rows, ADDING.columns]),
@@ -271,8 +272,8 @@ impl<'a> Matmul<'a> {
         let launch = launch.boxes(left.region(), &self.of_matrix(left, left_rows));
         let launch = launch.boxes(right.region(), &self.of_matrix(right, right_rows));
         let launch = launch.boxes(self.result.region(), &self.of_experts(self.result, PANEL));
-        let launch = self.with_groups(self.operands.add_factors(launch)).u32(u32::from(accumulate));
-        self.launch(launch, tiles, true)
+        let launch = self.with_groups(self.operands.add_factors(launch)).u32(u32::from(weight.accumulate));
+        self.launch(launch, weight.moved(), tiles, true)
     }
 }
 
@@ -314,5 +315,5 @@ pub(super) fn backward_weight(
     let sizes = [dy, x].map(|operand| operand.values.shape().rows());
     let operands = Operands::scaled(dy, x);
     let matmul = Matmul::in_fp8(operator, operands, &weight.tensor, routes, sizes)?;
-    matmul.backward_weight(weight.accumulate)
+    matmul.backward_weight(weight)
 }

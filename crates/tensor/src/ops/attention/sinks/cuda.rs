@@ -35,6 +35,6 @@ pub(super) fn accumulate(operator: &'static str, sums_h: &Tensor, target: &Gradi
     let launch =
         sums_h.device().kernel(Function::new(&FAMILY, "accumulate").with_dtype(target.tensor.dtype()));
     let launch = launch.write(&target.tensor).read(sums_h).u32(count).u32(adds);
-    let bytes = gpu::bytes(&[sums_h, &target.tensor]);
-    Ok(launch.cost(bytes, 0).launch([count.div_ceil(THREADS), 1, 1], THREADS)?)
+    let launch = launch.cost(gpu::bytes(&[sums_h]) + target.moved(), 0);
+    Ok(launch.launch([count.div_ceil(THREADS), 1, 1], THREADS)?)
 }
