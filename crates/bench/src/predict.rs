@@ -97,8 +97,8 @@ pub fn measured_calls(device: &PlanDevice, steps: &[Prediction]) -> Result<Vec<M
             return Err(BenchError::Refused(text));
         }
         if step.calls.is_empty() {
-            let text = "--add: a step has no calls: measure it with `plimsoll bench predict --json --calls` on \
-                        one rank";
+            let text = "--add: a step has no calls: measure it with `plimsoll bench predict --json --calls` \
+                        on one rank";
             return Err(BenchError::Refused(text.to_owned()));
         }
         all.extend(samples_of_step(&step.calls, step.measured_step_seconds, device));

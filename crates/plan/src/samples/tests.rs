@@ -57,12 +57,13 @@ fn rows_of_matmuls_are_named_by_their_alignment() {
     }
 }
 
+/// Returns one measured call of size 8, 8, 8.
+fn calls(call: &str, seconds: f64) -> MeasuredCalls {
+    MeasuredCalls { call: call.to_owned(), samples: vec![[8.0, 8.0, 8.0, seconds]] }
+}
+
 #[test]
 fn ratios_come_from_related_kinds_where_the_kind_has_none() {
-    let calls = |call: &str, seconds| MeasuredCalls {
-        call: call.to_owned(),
-        samples: vec![[8.0, 8.0, 8.0, seconds]],
-    };
     let samples = Samples::from_measured(&[
         calls("matmul nt bf16,bf16,bf16 set plain 256", 2.0),
         calls("matmul nt bf16,bf16,bf16 set plain 256 rows of 1", 9.0),
@@ -86,10 +87,6 @@ fn ratios_come_from_related_kinds_where_the_kind_has_none() {
 
 #[test]
 fn gradients_of_inputs_are_alike_for_images_of_one_size() {
-    let calls = |call: &str, seconds| MeasuredCalls {
-        call: call.to_owned(),
-        samples: vec![[8.0, 8.0, 8.0, seconds]],
-    };
     let samples = Samples::from_measured(&[
         calls("convolution bf16 backward input 3x3 1 of 7x7", 2.0),
         calls("convolution bf16 backward input 3x3 1 of 64x64", 4.0),
