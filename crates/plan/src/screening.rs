@@ -202,7 +202,7 @@ mod tests {
         times.sort_by(|one, other| one.0.total_cmp(&other.0));
         for (predicted, screened, sets) in &times {
             // Short transfers, as between tensor-parallel ranks, are slower than the links' rate.
-            assert!((screened / predicted - 1.0).abs() < 0.4, "{screened} for {predicted}: {sets:?}");
+            assert!((screened / predicted - 1.0).abs() < 0.36, "{screened} for {predicted}: {sets:?}");
             let slower = times.iter().filter(|other| other.0 > 1.3 * predicted);
             assert!(slower.into_iter().all(|other| other.1 > *screened), "{times:?}");
         }
