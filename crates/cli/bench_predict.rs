@@ -22,8 +22,8 @@ use crate::output::{note, print, print_json};
 /// Predicts a step of every configuration as `plimsoll plan` does, and measures it. Prints both, the error,
 /// and the part of the step whose time differs most from its prediction: a family of calls or, with several
 /// ranks, a phase. Ends with the median error, the error that 19 of 20 do not exceed, and the largest.
-/// Configurations that do not fit the device are left out. On a CPU, a few tiny configurations are measured,
-/// without predictions.
+/// Configurations that do not fit the device are left out. Random ones that fail are noted, and the exit
+/// status is 1 then. On a CPU, a few tiny configurations are measured, without predictions.
 ///
 /// With --random, on a GPU, the configurations have families, sizes, precisions, optimizers and
 /// techniques that nobody chose, and with --ranks also grids. The same seed draws the same ones.
@@ -97,6 +97,7 @@ pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
     };
     let mut predictions = Vec::new();
     let mut left_out = 0;
+    let mut failed = 0;
     let pace = Pace::of_files();
     let mut each = |prediction: Option<Prediction>| -> Result<bool, CliError> {
         let is_compared = prediction.is_some();
@@ -121,17 +122,20 @@ pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
                 each(prediction.again(&target)?)?;
             }
         }
-        None => measure(args, &target, &mut each)?,
+        None => failed = measure(args, &target, &mut each)?,
     }
+    let end = if failed > 0 { Err(CliError::Shown { status: 1 }) } else { Ok(()) };
     let errors = PredictionErrors::new(&predictions);
     if args.json {
-        return print_json(&json!({
+        print_json(&json!({
             "configurations": predictions.len(),
             "left_out": left_out,
+            "failed": failed,
             "median_error": errors.map(|errors| errors.median),
             "error_of_19_in_20": errors.map(|errors| errors.most),
             "largest_error": errors.map(|errors| errors.largest),
-        }));
+        }))?;
+        return end;
     }
     let summary = match errors {
         Some(PredictionErrors { median, most, largest }) => {
@@ -142,16 +146,20 @@ pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
     };
     let missing =
         if left_out > 0 { format!("; {left_out} do not fit and are left out") } else { String::new() };
+    let failing =
+        if failed > 0 { format!("; {failed} failed, with the errors above") } else { String::new() };
     let count = predictions.len();
-    print(&format!("{}\n{count} configurations: {summary}{missing}", table(&predictions)))
+    print(&format!("{}\n{count} configurations: {summary}{missing}{failing}", table(&predictions)))?;
+    end
 }
 
-/// Predicts and measures each configuration.
+/// Predicts and measures each configuration. Returns the number of random configurations that failed, after
+/// noting their errors.
 fn measure(
     args: &BenchPredictArgs,
     target: &PlanTarget,
     each: &mut impl FnMut(Option<Prediction>) -> Result<bool, CliError>,
-) -> Result<(), CliError> {
+) -> Result<usize, CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     if args.random.is_some() && !measures_gpu(device) {
         let text = "--random: the configurations are for GPUs, and take hours on a CPU: use --device cuda on a \
@@ -185,11 +193,21 @@ fn measure(
         None => Box::new(cases_of(device).into_iter()),
     };
     let mut compared = 0;
+    let mut failed = 0;
     for case in cases.skip(args.skip) {
         if compared == most {
             break;
         }
-        let is_compared = each(bench_prediction(&case, target, args.probe, &options)?)?;
+        let prediction = match bench_prediction(&case, target, args.probe, &options) {
+            Err(error) if args.random.is_some() => {
+                note(&format!("{} {} failed: {error}", case.model, case.sets.join(" ")));
+                failed += 1;
+                compared += 1;
+                continue;
+            }
+            prediction => prediction?,
+        };
+        let is_compared = each(prediction)?;
         // Of random configurations, as many as asked for are compared.
         compared += usize::from(is_compared || args.random.is_none());
     }
@@ -197,7 +215,7 @@ fn measure(
         let text = format!("--with {}: no random configuration has that", args.with.join(" --with "));
         return Err(CliError::Refused(text));
     }
-    Ok(())
+    Ok(failed)
 }
 
 /// Reads the measured steps from a file written by `--json`; skips its summary line.

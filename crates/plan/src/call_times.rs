@@ -10,6 +10,7 @@ mod matmul;
 use std::collections::BTreeMap;
 
 use collective::PEER_SUMS;
+use config::Precision;
 use device::cuda::STAGED_BLOCK_BYTES;
 use device::matmul_table::MatmulKey;
 use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, StreamKind, Tiling};
@@ -39,6 +40,8 @@ pub(crate) struct CallTimes {
     sharing: f64,
     multiprocessors: f64,
     tf32: bool,
+    /// Bytes per second at which the host fills pinned memory.
+    host_fill: f64,
     load: Option<Load>,
 }
 
@@ -160,14 +163,20 @@ fn launches_of(call: &LoggedCall) -> f64 {
 
 impl CallTimes {
     /// Creates the model of a device with `rates`, for `sharing` ranks on each GPU.
-    pub(crate) fn new(device: &PlanDevice, rates: DeviceRates, tf32: bool, sharing: usize) -> Self {
+    pub(crate) fn new(
+        device: &PlanDevice,
+        rates: DeviceRates,
+        precision: &Precision,
+        sharing: usize,
+    ) -> Self {
         CallTimes {
+            host_fill: rates.host_fill(precision.compute),
             rates,
             samples: Samples::from_measured(&device.times).with_probed(&device.probed),
             gpus_per_host: device.gpus_per_host(),
             sharing: sharing.max(1) as f64,
             multiprocessors: f64::from(device.multiprocessors.max(1)),
-            tf32,
+            tf32: precision.tf32,
             load: device.load,
         }
     }
@@ -260,9 +269,7 @@ impl CallTimes {
     /// Returns the seconds for which a call occupies the host.
     pub(crate) fn host(&self, call: &LoggedCall) -> f64 {
         let filled = match call {
-            LoggedCall::Copy { kind: CopyKind::FromHost, bytes, .. } => {
-                *bytes as f64 / self.rates.host_fill()
-            }
+            LoggedCall::Copy { kind: CopyKind::FromHost, bytes, .. } => *bytes as f64 / self.host_fill,
             _ => 0.0,
         };
         let launch = match call {

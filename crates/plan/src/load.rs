@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Load {
     /// FLOP/s on tensor cores of a step above which calls are slower than described. Below, the GPU has its
-    /// highest clock. FLOPs in FP8 count half.
+    /// highest clock. FLOPs in FP8 and of attention count less.
     pub flops: f64,
     /// Logarithm of the ratio of attention's times in a step with 1e15 FLOP/s more.
     pub attention: f64,

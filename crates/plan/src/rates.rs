@@ -1,5 +1,6 @@
 //! Rates of a device.
 
+use device::DType;
 use serde::{Deserialize, Serialize};
 
 /// Compute, memory and link rates of a device, from which times are predicted.
@@ -40,7 +41,7 @@ pub struct DeviceRates {
     /// use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_copy_bytes: Option<f64>,
-    /// Bytes per second at which the host's threads fill pinned memory with micro-batches.
+    /// Bytes per second at which the host's threads fill pinned memory with micro-batches in half types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_fill_bytes: Option<f64>,
     /// Seconds of the shortest message between ranks of one host.
@@ -91,10 +92,16 @@ impl DeviceRates {
         self.host_copy_bytes.unwrap_or(20e9)
     }
 
-    /// Returns the bytes per second at which the host fills pinned memory.
+    /// Returns the bytes per second at which the host fills pinned memory with values that it rounds to
+    /// `dtype`. Memory moves each value in f32 once, and each byte of `dtype` twice, since a cache line is
+    /// read before it is written.
     #[must_use]
-    pub fn host_fill(&self) -> f64 {
-        self.host_fill_bytes.unwrap_or(15e9)
+    pub fn host_fill(&self, dtype: DType) -> f64 {
+        let part = |dtype: DType| {
+            let bytes = dtype.bytes() as f64;
+            bytes / (DType::F32.bytes() as f64 + 2.0 * bytes)
+        };
+        self.host_fill_bytes.unwrap_or(15e9) * part(dtype) / part(DType::Bf16)
     }
 
     /// Returns the bytes per second that a rank sends to ranks of other hosts.
@@ -136,5 +143,19 @@ impl DeviceRates {
             ("host_fill_bytes", self.host_fill_bytes),
             ("link_seconds", self.link_seconds),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_bounds_how_fast_the_host_fills_it() {
+        let text = "flops_bf16 = 1\nflops_f32 = 1\nmemory_bytes = 1\nlink_bytes = 1\nhost_fill_bytes = 18e9";
+        let rates: DeviceRates = toml::from_str(text).unwrap();
+        let filled = [DType::Bf16, DType::F16, DType::F32].map(|dtype| rates.host_fill(dtype));
+        // 8 bytes move for a value in half types, and 12 for one in f32.
+        assert_eq!(filled, [18e9, 18e9, 24e9]);
     }
 }

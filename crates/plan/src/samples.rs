@@ -66,22 +66,24 @@ impl CallSize {
         })
     }
 
-    /// Returns the FLOPs of the call on tensor cores; 0 for calls that do not use them. FLOPs of matmuls in
-    /// FP8 count half, because they draw half the power. Of kernels, only attention in half types and experts
-    /// on Hopper are counted.
+    /// Returns the FLOPs of the call on tensor cores, as the load of a step counts them: weighted by the
+    /// power that they draw. 0 for calls that do not use tensor cores. Of kernels, only attention in half
+    /// types and experts on Hopper are counted.
     #[must_use]
     pub fn tensor_core_flops(&self) -> f64 {
         let [a, b, c] = self.size;
         let is_plain_f32 = || self.kind.contains(" f32,f32,f32 ") && !self.kind.contains(" tf32");
-        if self.kind.starts_with("matmul ") {
-            return match () {
+        let is_half_attention = || self.kind.starts_with("attention") && !self.kind.contains("f32");
+        match () {
+            () if self.kind.starts_with("matmul ") => match () {
                 () if is_plain_f32() => 0.0,
-                () if self.is_fp8() => a * b * c,
+                () if self.is_fp8() => FP8_LOAD * 2.0 * a * b * c,
                 () => 2.0 * a * b * c,
-            };
+            },
+            () if is_half_attention() => ATTENTION_LOAD * c,
+            () if self.kind.starts_with(EXPERTS) => c,
+            () => 0.0,
         }
-        let is_half_attention = self.kind.starts_with("attention") && !self.kind.contains("f32");
-        if is_half_attention || self.kind.starts_with(EXPERTS) { c } else { 0.0 }
     }
 
     /// Returns whether the call is a matmul in FP8.
@@ -204,11 +206,16 @@ struct Sample {
     seconds: f64,
 }
 
+/// Load of a FLOP in FP8, and of one of attention, as a part of a matmul's in half types: the values that fit
+/// steps at the power limit best.
+const FP8_LOAD: f64 = 0.65;
+const ATTENTION_LOAD: f64 = 0.8;
+
 /// Family of the kernels for experts that use tensor cores.
 const EXPERTS: &str = "experts_hopper.";
 
 /// Number of nearest samples from which a ratio is estimated.
-const NEAREST: usize = 24;
+const NEAREST: usize = 48;
 
 /// Measured calls of all kinds, by kind.
 #[derive(Clone, Debug, Default)]

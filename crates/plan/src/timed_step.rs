@@ -189,7 +189,7 @@ pub(crate) fn call_times(config: &RunConfig, device: &PlanDevice, rates: &Device
     // Stages of a pipeline mostly alternate.
     let sharing =
         if config.parallel.shares_gpu() { grid.world_size() / grid.size(Axis::Pipeline) } else { 1 };
-    CallTimes::new(device, rates.clone(), config.precision.tf32, sharing)
+    CallTimes::new(device, rates.clone(), &config.precision, sharing)
 }
 
 fn devices(config: &RunConfig) -> usize {

@@ -13,6 +13,9 @@ use crate::device::{Device, OnDevice};
 use crate::matmul::WORKSPACE_BYTES;
 use crate::matmul_table::{Choice, MatmulKey, MatmulTable};
 
+/// cuBLASLt's status for a matmul without an algorithm.
+const NOT_SUPPORTED: i64 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64;
+
 /// A matmul that a device has computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedMatmul {
@@ -80,7 +83,7 @@ impl Plan {
         let algorithms = self.library_choices(blas.handle.raw(), key, 1)?;
         let missing = || CudaError {
             call: "cublasLtMatmulAlgoGetHeuristic",
-            code: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64,
+            code: NOT_SUPPORTED,
             text: "no algorithm".to_owned(),
         };
         self.algorithm = *algorithms.first().ok_or_else(missing)?;
@@ -109,14 +112,32 @@ impl Plan {
         status.result().is_ok() && answer.state.result().is_ok() && answer.workspaceSize <= WORKSPACE_BYTES
     }
 
-    /// Returns at most `most` algorithms that fit the workspace, cuBLASLt's first choice first.
+    /// Returns at most `most` algorithms that fit the workspace, cuBLASLt's first choice first. Without one,
+    /// returns algorithms that need no workspace: cuBLASLt 13.1 supports none for FP8 with factors of rows, a
+    /// bias and few rows of 6,144 or more values, unless the workspace is empty.
     fn library_choices(
         &self,
         handle: sys::cublasLtHandle_t,
         key: &MatmulKey,
         most: usize,
     ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
-        let wishes = Wishes::new(key.operand_alignments())?;
+        let found = self.choices_within(WORKSPACE_BYTES, handle, key, most);
+        let is_unsupported = |error: &CudaError| error.code == NOT_SUPPORTED;
+        if found.as_ref().map_or_else(is_unsupported, Vec::is_empty) {
+            let without = self.choices_within(0, handle, key, most);
+            return without.or(found);
+        }
+        found
+    }
+
+    fn choices_within(
+        &self,
+        workspace: usize,
+        handle: sys::cublasLtHandle_t,
+        key: &MatmulKey,
+        most: usize,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
+        let wishes = Wishes::new(workspace, key.operand_alignments())?;
         let [first, second, output] = self.layouts;
         let mut answers = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); most];
         let mut count: c_int = 0;
@@ -147,12 +168,12 @@ impl Plan {
 struct Wishes(sys::cublasLtMatmulPreference_t);
 
 impl Wishes {
-    /// Creates the preferences, with the alignments of operands a, b and output in bytes. cuBLASLt's first
-    /// operand is our right one.
-    fn new([a, b, out]: [u32; 3]) -> Result<Self> {
+    /// Creates the preferences: the most bytes of workspace, and the alignments of operands a, b and output
+    /// in bytes. cuBLASLt's first operand is our right one.
+    fn new(workspace: usize, [a, b, out]: [u32; 3]) -> Result<Self> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let wishes = Wishes(result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?);
-        let bytes = WORKSPACE_BYTES as u64;
+        let bytes = workspace as u64;
         wishes.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes)?;
         // Partial sums are added in f32; by default the library might add them in the output's type.
         let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;

@@ -8,9 +8,10 @@ use tensor::{DType, Tensor};
 use crate::reference;
 use crate::support::{Case, devices, read};
 
-/// Rows, inputs, outputs: rows that are no multiple of 16, and several tiles and chunks.
-const SIZES: [[usize; 3]; 5] =
-    [[1, 16, 16], [33, 48, 64], [130, 144, 272], [300, 1040, 128], [257, 64, 3088]];
+/// Rows, inputs, outputs: rows that are no multiple of 16, several tiles and chunks, and inputs for which
+/// cuBLASLt adds a bias only without a workspace.
+const SIZES: [[usize; 3]; 6] =
+    [[1, 16, 16], [33, 48, 64], [130, 144, 272], [300, 1040, 128], [257, 64, 3088], [40, 6144, 48]];
 
 /// Returns the CPU cases, and bf16 on a GPU, the only type with kernels there.
 pub(crate) fn cases() -> Vec<Case> {
