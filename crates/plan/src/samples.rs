@@ -215,7 +215,7 @@ const ATTENTION_LOAD: f64 = 0.8;
 const EXPERTS: &str = "experts_hopper.";
 
 /// Number of nearest samples from which a ratio is estimated.
-const NEAREST: usize = 48;
+const NEAREST: usize = 24;
 
 /// Measured calls of all kinds, by kind.
 #[derive(Clone, Debug, Default)]
