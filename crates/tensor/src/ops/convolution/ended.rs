@@ -38,7 +38,7 @@ pub(in crate::ops) fn forward(
         unfolded.forward(x_nhwc, weight_ohwi, Some(biased), &y_nhwc)?;
         return Ok(y_nhwc);
     }
-    let workspace = workspace::allocate(x_nhwc.device(), operator, shape, (ConvolutionPass::Forward, dtype))?;
+    let workspace = workspace::allocate(x_nhwc.device(), operator, shape, dtype)?;
     match x_nhwc.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(shape, x_nhwc, weight_ohwi, Some(biased), &y_nhwc, &workspace)?,

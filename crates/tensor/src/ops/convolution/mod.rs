@@ -39,8 +39,7 @@ pub fn forward(x_nhwc: &Tensor, weight_ohwi: &Tensor, options: &ConvolutionOptio
         unfolded.forward(x_nhwc, weight_ohwi, None, &y_nhwc)?;
         return Ok(y_nhwc);
     }
-    let workspace =
-        workspace::allocate(x_nhwc.device(), OPERATOR, &shape, (ConvolutionPass::Forward, dtype))?;
+    let workspace = workspace::allocate(x_nhwc.device(), OPERATOR, &shape, dtype)?;
     match x_nhwc.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(&shape, x_nhwc, weight_ohwi, None, &y_nhwc, &workspace)?,
@@ -66,8 +65,7 @@ pub fn backward_input(
         return linear::backward_input(dy_nhwc, &matrix(weight_ohwi)?);
     }
     let dx_nhwc = allocate(OPERATOR, dy_nhwc, input_sizes(&shape), Category::ActivationGradient)?;
-    let workspace =
-        workspace::allocate(dy_nhwc.device(), OPERATOR, &shape, (ConvolutionPass::BackwardInput, dtype))?;
+    let workspace = workspace::allocate(dy_nhwc.device(), OPERATOR, &shape, dtype)?;
     dy_nhwc.device().count_flops(shape.flops());
     match dy_nhwc.device().backend() {
         Backend::Meta => {}
@@ -126,8 +124,7 @@ pub fn backward_weight(
     if let Some(unfolded) = Unfolded::plan(OPERATOR, dy_nhwc.device(), dtype, &shape) {
         return unfolded.backward_weight(dy_nhwc, x_nhwc, weight_ohwi);
     }
-    let workspace =
-        workspace::allocate(dy_nhwc.device(), OPERATOR, &shape, (ConvolutionPass::BackwardWeight, dtype))?;
+    let workspace = workspace::allocate(dy_nhwc.device(), OPERATOR, &shape, dtype)?;
     let operands =
         cuda::Operands { x_nhwc, weight_ohwi: &weight_ohwi.tensor, y_nhwc: dy_nhwc, workspace: &workspace };
     if dy_nhwc.device().backend() == Backend::Cpu {

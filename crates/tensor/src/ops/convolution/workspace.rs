@@ -1,6 +1,6 @@
 //! Workspace of convolutions: cuDNN's on a GPU, the unfolded windows of some images on a host.
 
-use device::{Category, ConvolutionPass, ConvolutionShape, DType, Device, Request};
+use device::{Category, ConvolutionShape, DType, Device, Request};
 
 use crate::{Result, Tensor};
 
@@ -17,10 +17,10 @@ pub(super) fn allocate(
     device: &Device,
     operator: &'static str,
     shape: &ConvolutionShape,
-    (pass, dtype): (ConvolutionPass, DType),
+    dtype: DType,
 ) -> Result<Tensor> {
     if device.is_cuda_like() {
-        return Tensor::workspace(device, operator, library_bytes(shape, pass, dtype));
+        return Tensor::workspace(device, operator, library_bytes(shape, dtype));
     }
     let request = Request::new(Category::Workspace, operator);
     let elements = images_at_once(shape) * positions(shape) * shape.window();
@@ -28,8 +28,8 @@ pub(super) fn allocate(
 }
 
 /// Returns the bytes that cuDNN may use: twice the operands within limits, padded copies of both images if
-/// their channels are no multiple of 8, and for f32 gradients a copy of all operands in another layout.
-fn library_bytes(shape: &ConvolutionShape, pass: ConvolutionPass, dtype: DType) -> usize {
+/// their channels are no multiple of 8, and in f32 a copy of all operands in another layout.
+fn library_bytes(shape: &ConvolutionShape, dtype: DType) -> usize {
     let [input, output, weight] = shape.elements();
     let operands = dtype.bytes() * (input + output + weight);
     let padded = |elements: usize, channels: usize| {
@@ -39,8 +39,7 @@ fn library_bytes(shape: &ConvolutionShape, pass: ConvolutionPass, dtype: DType) 
             false => dtype.bytes() * (elements / channels) * channels.next_multiple_of(CHANNELS),
         }
     };
-    let is_relaid = pass != ConvolutionPass::Forward && dtype == DType::F32;
-    let relaid = if is_relaid { operands } else { 0 };
+    let relaid = if dtype == DType::F32 { operands } else { 0 };
     let copies = padded(input, shape.input[2]) + padded(output, shape.output[2]) + relaid;
     (2 * operands).clamp(LEAST_BYTES, MOST_BYTES) + copies
 }
@@ -53,4 +52,33 @@ pub(super) fn images_at_once(shape: &ConvolutionShape) -> usize {
 
 fn positions(shape: &ConvolutionShape) -> usize {
     shape.output[0] * shape.output[1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// cuDNN's fast algorithms in f32 copy operands to another layout, in every pass.
+    #[test]
+    fn the_workspace_has_room_for_copies() {
+        for (images, channels, dtype, expected) in [
+            (117, 128, DType::F32, MOST_BYTES + 4 * (2 * 117 * 32 * 32 * 128 + 9 * 128 * 128)),
+            (117, 128, DType::Bf16, MOST_BYTES),
+            (1, 8, DType::F32, LEAST_BYTES + 4 * (2 * 32 * 32 * 8 + 9 * 8 * 8)),
+            // Copies of both images with 8 channels.
+            (1, 4, DType::Bf16, LEAST_BYTES + 2 * (2 * 32 * 32 * 8)),
+        ] {
+            let shape = ConvolutionShape {
+                batch: images,
+                input: [32, 32, channels],
+                output: [32, 32, channels],
+                kernel: [3; 2],
+                stride: [1; 2],
+                padding: [1; 2],
+                dilation: [1; 2],
+                groups: 1,
+            };
+            assert_eq!(library_bytes(&shape, dtype), expected, "{images} {channels} {dtype}");
+        }
+    }
 }
