@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use collective::Communicator;
 use device::cuda::TimedCall;
 use device::{CopyKind, DType, Device, LoggedCall, StreamKind};
-use plan::{CallSize, Load, MeasuredCalls, step_calls};
+use plan::{CallSize, CallSizes, Load, MeasuredCalls, step_calls};
 use steps::{MeasuredModel, quick_steps, steps};
 use system::threads;
 use telemetry::EnergyCounter;
@@ -213,11 +213,12 @@ impl MeasuredStep {
                 return Err(BenchError::Refused(text));
             }
         }
-        let tf32 = setup.config.precision.tf32;
+        let sizes =
+            CallSizes::new(1, setup.placement.description().multiprocessors, setup.config.precision.tf32);
         let mut computed = Vec::new();
         let mut others = Vec::new();
         for (index, call) in calls.iter().enumerate() {
-            let Some(size) = CallSize::from_call(call, 1, tf32) else { continue };
+            let Some(size) = sizes.size(call) else { continue };
             let times: Vec<_> =
                 profiles.iter().map(|profile| f64::from(profile[index].milliseconds) / 1e3).collect();
             match profiles[0][index].stream {

@@ -17,7 +17,7 @@ use convolution::{ConvolutionCase, ConvolutionOperands};
 use device::cuda::TimedCall;
 use device::matmul_table::{EpilogueKind, MatmulKey, Scaling};
 use device::{DType, Device, DeviceOptions, LoggedCall};
-use plan::{CallSize, DeviceRanks, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes};
+use plan::{CallSize, CallSizes, DeviceRanks, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes};
 use worker::is_out_of_memory;
 use worker::setup::placement::Placement;
 
@@ -173,7 +173,7 @@ fn described_matmuls(calls: &MeasuredCalls) -> Vec<(MatmulKey, bool)> {
 
 /// Returns the kind and size of a matmul.
 fn kind_of(key: MatmulKey, tf32: bool) -> Option<CallSize> {
-    CallSize::from_call(&LoggedCall::Matmul { key, work: device::Work::default() }, 1, tf32)
+    CallSizes::new(1, 0, tf32).size(&LoggedCall::Matmul { key, work: device::Work::default() })
 }
 
 /// Returns what times calls on a GPU without and with TF32.
@@ -215,13 +215,14 @@ fn worth_timing(config: &RunConfig, device: &PlanDevice) -> Result<Vec<LoggedCal
     let setup = prepare_shapes(config.clone(), Placement::Meta(description))?;
     let stages = config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks;
     let mut worth = BTreeMap::new();
+    let sizes = CallSizes::new(1, device.multiprocessors, config.precision.tf32);
     for rank in stages {
         let calls = predicted_calls(&setup, device, rank)?;
         let step: f64 = calls.iter().map(|(_, seconds)| seconds).sum();
         let mut by_size: BTreeMap<(String, [u64; 3]), (LoggedCall, [f64; 2])> = BTreeMap::new();
         for (call, seconds) in calls {
             let is_library = matches!(call, LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. });
-            let size = CallSize::from_call(&call, 1, config.precision.tf32).filter(|_| is_library);
+            let size = sizes.size(&call).filter(|_| is_library);
             let Some(CallSize { kind, size }) = size else { continue };
             let (_, [all, longest]) =
                 by_size.entry((kind, size.map(f64::to_bits))).or_insert((call, [0.0; 2]));
@@ -249,6 +250,10 @@ impl Timer {
         Ok(Timer { device, noise, heat, tf32 })
     }
 
+    fn sizes(&self) -> CallSizes {
+        CallSizes::new(1, self.device.description().multiprocessors, self.tf32)
+    }
+
     /// Begins to time calls. Steps whose calls use no tensor cores do not reach the power limit.
     fn begin(&self, is_limited: bool) -> Result<()> {
         if !is_limited {
@@ -271,7 +276,7 @@ impl Timer {
             LoggedCall::Matmul { key, .. } => self.matmul(*key, times),
             LoggedCall::Convolution { shape, pass, dtype, .. } => {
                 let case = ConvolutionCase { shape: *shape, pass: *pass, dtype: *dtype };
-                self.convolution(&case, CallSize::from_call(call, 1, self.tf32), times)
+                self.convolution(&case, self.sizes().size(call), times)
             }
             _ => Ok(()),
         }
@@ -324,8 +329,9 @@ impl Timer {
         meta.begin_log();
         operands.call(case)?;
         let mut sizes = Vec::new();
+        let of_calls = self.sizes();
         meta.end_log().for_each(|call| {
-            let size = CallSize::from_call(call, 1, self.tf32).filter(|_| is_timed(call));
+            let size = of_calls.size(call).filter(|_| is_timed(call));
             sizes.extend(size);
         });
         if sizes.iter().all(|size| has(times, size)) {

@@ -8,7 +8,8 @@ use collective::Communicator;
 use config::{Graphs, RunConfig};
 use device::{Backend, LoggedCall, StreamKind};
 use plan::{
-    CallSize, DeviceRanks, MeasuredCalls, PlanDevice, StepTime, predicted_calls, prepare_shapes, recompute,
+    CallSize, CallSizes, DeviceRanks, MeasuredCalls, PlanDevice, StepTime, predicted_calls, prepare_shapes,
+    recompute,
 };
 use planned::UNPLANNED_EVENTS;
 use run::{ChosenPlacement, Startup};
@@ -268,10 +269,10 @@ fn by_call(
     let graphs = step - seconds;
     let waits = predicted_step.is_some_and(|predicted| predicted + graphs > WAITING * of_calls);
     let factor = if waits { 1.0 } else { factor_of_step(step / sum.max(f64::MIN_POSITIVE)) };
-    let is_tf32 = setup.config.precision.tf32;
+    let sizes = call_sizes(&setup, device);
     let mut calls = Vec::new();
     for ((call, predicted), (timed, seconds)) in logged.iter().zip(times).zip(timed) {
-        let Some(size) = CallSize::from_call(call, 1, is_tf32) else { continue };
+        let Some(size) = sizes.size(call) else { continue };
         let own = without(event, seconds);
         let measured = if timed.stream == StreamKind::Compute { own * factor } else { own };
         calls.push(ComparedCall { family: timed.family, size, predicted, measured });
@@ -292,8 +293,9 @@ fn added_by_events(timed: f64, seconds: f64) -> f64 {
 /// Sets the predicted seconds of the calls of a step of `setup`.
 pub(crate) fn predict_calls(calls: &mut [CallDifference], setup: &Setup, device: &PlanDevice) -> Result<()> {
     let mut seconds: BTreeMap<(String, [u64; 3]), f64> = BTreeMap::new();
+    let sizes = call_sizes(setup, device);
     for (call, predicted) in predicted_calls(setup, device, 0)? {
-        if let Some(CallSize { kind, size }) = CallSize::from_call(&call, 1, setup.config.precision.tf32) {
+        if let Some(CallSize { kind, size }) = sizes.size(&call) {
             *seconds.entry((kind, size.map(f64::to_bits))).or_default() += predicted;
         }
     }
@@ -302,6 +304,11 @@ pub(crate) fn predict_calls(calls: &mut [CallDifference], setup: &Setup, device:
         call.predicted_seconds = seconds.get(&key).copied().unwrap_or(call.predicted_seconds);
     }
     Ok(())
+}
+
+/// Returns what determines the sizes of the calls of a step of one rank.
+fn call_sizes(setup: &Setup, device: &PlanDevice) -> CallSizes {
+    CallSizes::new(1, device.multiprocessors, setup.config.precision.tf32)
 }
 
 fn by_family(calls: &[ComparedCall]) -> Vec<FamilyDifference> {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use config::RunConfig;
 use device::LoggedCall;
-use plan::{CallSize, DeviceRanks, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes, step_calls};
+use plan::{
+    CallSize, CallSizes, DeviceRanks, MeasuredCalls, PlanDevice, predicted_calls, prepare_shapes, step_calls,
+};
 use worker::setup::placement::{DeviceChoice, Placement};
 use worker::{Setup, is_out_of_memory};
 
@@ -154,8 +156,9 @@ type Sized = (String, [u64; 3]);
 /// Returns the calls that depend on the layers and take a part of a step.
 fn needed_calls(config: &RunConfig, device: &PlanDevice) -> Result<BTreeSet<Sized>> {
     let mut times: BTreeMap<Sized, f64> = BTreeMap::new();
+    let sizes = call_sizes(config, device);
     for (call, seconds) in predicted_calls(&on_meta(config, device)?, device, 0)? {
-        if let Some(size) = of_layers(&call, config) {
+        if let Some(size) = of_layers(&call, &sizes) {
             *times.entry(size).or_default() += seconds;
         }
     }
@@ -167,7 +170,8 @@ fn needed_calls(config: &RunConfig, device: &PlanDevice) -> Result<BTreeSet<Size
 /// Returns the calls of a step that depend on the layers.
 fn calls_of_layers(config: &RunConfig, device: &PlanDevice) -> Result<BTreeSet<Sized>> {
     let mut calls = BTreeSet::new();
-    step_calls(&on_meta(config, device)?, 0)?.for_each(|call| calls.extend(of_layers(call, config)));
+    let sizes = call_sizes(config, device);
+    step_calls(&on_meta(config, device)?, 0)?.for_each(|call| calls.extend(of_layers(call, &sizes)));
     Ok(calls)
 }
 
@@ -176,8 +180,12 @@ fn on_meta(config: &RunConfig, device: &PlanDevice) -> Result<Setup> {
     Ok(prepare_shapes(config.clone(), Placement::Meta(description))?)
 }
 
+fn call_sizes(config: &RunConfig, device: &PlanDevice) -> CallSizes {
+    CallSizes::new(1, device.multiprocessors, config.precision.tf32)
+}
+
 /// Returns the kind and size of a call that depends on the layers.
-fn of_layers(call: &LoggedCall, config: &RunConfig) -> Option<Sized> {
+fn of_layers(call: &LoggedCall, sizes: &CallSizes) -> Option<Sized> {
     let depends = match call {
         LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => true,
         LoggedCall::Kernel(kernel) => {
@@ -185,7 +193,7 @@ fn of_layers(call: &LoggedCall, config: &RunConfig) -> Option<Sized> {
         }
         _ => false,
     };
-    let CallSize { kind, size } = CallSize::from_call(call, 1, config.precision.tf32).filter(|_| depends)?;
+    let CallSize { kind, size } = sizes.size(call).filter(|_| depends)?;
     Some((kind, size.map(f64::to_bits)))
 }
 

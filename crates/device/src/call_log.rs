@@ -12,7 +12,8 @@ use crate::dtype::DType;
 use crate::kernels::Function;
 use crate::matmul_table::MatmulKey;
 use crate::stream::StreamKind;
-use crate::work::{Tiling, Work};
+use crate::tiling::Tiling;
+use crate::work::Work;
 
 /// A call in a log.
 #[derive(Clone, Debug)]

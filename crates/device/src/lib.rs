@@ -62,6 +62,7 @@ mod recent_events;
 mod repeat;
 mod repeated_call;
 mod stream;
+mod tiling;
 mod transfer;
 mod work;
 
@@ -93,5 +94,6 @@ pub use repeat::{OutlivingRegion, Repetition};
 pub use repeated_call::RepeatedCall;
 pub use stream::StreamKind;
 pub use system::names;
+pub use tiling::{Schedule, TileRows, Tiling, Units};
 pub use transfer::HostCopy;
-pub use work::{Tiling, Work};
+pub use work::Work;

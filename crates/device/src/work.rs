@@ -18,18 +18,6 @@ impl Work {
     }
 }
 
-/// The division of a kernel's work into units. Predictions need it for kernels with units of different length
-/// or with padding, whose time does not follow from bytes, FLOPs and blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiling {
-    /// FLOPs of whole tiles, including padding and hidden values.
-    pub flops: u64,
-    /// FLOPs of the longest unit of work. One multiprocessor computes a unit.
-    pub longest: u64,
-    /// Whether the kernel draws random numbers for dropout.
-    pub drops: bool,
-}
-
 #[cfg(test)]
 mod tests {
     use super::Work;

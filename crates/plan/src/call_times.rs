@@ -13,13 +13,14 @@ use collective::PEER_SUMS;
 use config::Precision;
 use device::cuda::STAGED_BLOCK_BYTES;
 use device::matmul_table::MatmulKey;
-use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, StreamKind, Tiling};
+use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, StreamKind, Units};
 use matmul::{MatmulModel, MatmulRate};
 
+use crate::call_size::{CallSize, CallSizes};
 use crate::imitated::PlanDevice;
 use crate::load::{Load, Loaded};
 use crate::rates::DeviceRates;
-use crate::samples::{CallSize, Samples};
+use crate::samples::Samples;
 
 /// Times that calls of one step share.
 pub(crate) struct KnownCalls {
@@ -35,7 +36,7 @@ pub(crate) struct KnownCalls {
 pub(crate) struct CallTimes {
     pub(super) rates: DeviceRates,
     pub(super) samples: Samples,
-    pub(super) gpus_per_host: usize,
+    sizes: CallSizes,
     /// Number of ranks that share the GPU.
     sharing: f64,
     multiprocessors: f64,
@@ -173,7 +174,7 @@ impl CallTimes {
             host_fill: rates.host_fill(precision.compute),
             rates,
             samples: Samples::from_measured(&device.times).with_probed(&device.probed),
-            gpus_per_host: device.gpus_per_host(),
+            sizes: CallSizes::new(device.gpus_per_host(), device.multiprocessors, precision.tf32),
             sharing: sharing.max(1) as f64,
             multiprocessors: f64::from(device.multiprocessors.max(1)),
             tf32: precision.tf32,
@@ -203,7 +204,7 @@ impl CallTimes {
         let mut seconds = [0.0; Loaded::COUNT];
         let mut others = 0.0;
         log.for_each_counted(|call, count| {
-            let size = CallSize::from_call(call, self.gpus_per_host, self.tf32);
+            let size = self.sizes.size(call);
             let count = count as f64;
             flops += count * size.as_ref().map_or(0.0, CallSize::tensor_core_flops);
             match size.and_then(|size| size.loaded()) {
@@ -217,7 +218,7 @@ impl CallTimes {
     }
 
     fn kernel_key(&self, call: &LoggedCall) -> Option<(String, [u64; 3])> {
-        let CallSize { kind, size } = CallSize::from_call(call, self.gpus_per_host, self.tf32)?;
+        let CallSize { kind, size } = self.sizes.size(call)?;
         Some((kind, size.map(f64::to_bits)))
     }
 
@@ -233,14 +234,14 @@ impl CallTimes {
         if known.ratios == [1.0; Loaded::COUNT] || !self.is_measured(call) {
             return described;
         }
-        let size = CallSize::from_call(call, self.gpus_per_host, self.tf32);
+        let size = self.sizes.size(call);
         let calls = size.and_then(|size| size.loaded());
         calls.map_or(described, |calls| described * known.ratios[calls as usize])
     }
 
     /// Returns whether the description has measurements of this kind of call.
     pub(crate) fn is_measured(&self, call: &LoggedCall) -> bool {
-        let size = || CallSize::from_call(call, self.gpus_per_host, self.tf32);
+        let size = || self.sizes.size(call);
         !self.samples.is_empty() && size().is_some_and(|size| self.samples.has(&size))
     }
 
@@ -249,7 +250,7 @@ impl CallTimes {
     pub(crate) fn compute_speed(&self, call: &LoggedCall) -> f64 {
         let LoggedCall::Communication(call) = call else { return 1.0 };
         let reduces = matches!(call.stream, StreamKind::Reduce | StreamKind::Exchange);
-        let host = |rank: &usize| rank / self.gpus_per_host.max(1);
+        let host = |rank: &usize| rank / self.sizes.gpus_per_host();
         let is_near = call.ranks.iter().all(|rank| Some(host(rank)) == call.ranks.first().map(host));
         match call.operation {
             _ if !reduces || !is_near => 1.0,
@@ -288,7 +289,7 @@ impl CallTimes {
 
     /// Returns a call's seconds on the device.
     fn call_seconds(&self, call: &LoggedCall) -> f64 {
-        let Some(size) = CallSize::from_call(call, self.gpus_per_host, self.tf32) else { return 0.0 };
+        let Some(size) = self.sizes.size(call) else { return 0.0 };
         if let LoggedCall::Communication(call) = call {
             return self.corrected(&size, 1.0, |size| self.communication(call, size));
         }
@@ -305,15 +306,13 @@ impl CallTimes {
                 };
                 let typical = TYPICAL.iter().find(|(kind, _)| size.kind.starts_with(kind));
                 let ratio = typical.map_or(1.0, |(_, ratio)| *ratio);
-                // Kernels for Hopper and for experts divide their work evenly.
-                let has_equal_units = family.contains("hopper") || family.starts_with("experts");
-                self.corrected(&size, ratio, |size| match kernel.tiling {
+                self.corrected(&size, ratio, |size| match kernel.tiling.map(|tiling| tiling.units) {
                     // Experts' weights do not stay in caches.
-                    Some(_) if family == "experts_hopper" => {
+                    Some(units) if family == "experts_hopper" => {
                         let bytes = self.rates.kernel() + size[1] / self.rates.memory_bytes;
-                        self.tiled(size, rate, has_equal_units).max(bytes)
+                        self.tiled(size, rate, units).max(bytes)
                     }
-                    Some(_) => self.tiled(size, rate, has_equal_units),
+                    Some(units) => self.tiled(size, rate, units),
                     None => self.kernel(size, rate),
                 })
             }
@@ -370,9 +369,12 @@ impl CallTimes {
     fn busy(&self, call: &LoggedCall) -> f64 {
         let waves = |blocks: f64| blocks / self.multiprocessors;
         let busy = match call {
-            LoggedCall::Kernel(LoggedKernel { tiling: Some(Tiling { flops, longest, .. }), .. }) => {
-                let waves = waves(*flops as f64 / (*longest).max(1) as f64);
-                waves / (waves + 1.0)
+            LoggedCall::Kernel(LoggedKernel { tiling: Some(tiling), .. }) => {
+                let size = self.sizes.size(call).map_or(0.0, |size| size.size[0]);
+                match tiling.units {
+                    Units::Equal { .. } => waves(size) / (waves(size) + 1.0),
+                    Units::Rows(_) => waves(size),
+                }
             }
             LoggedCall::Kernel(kernel) => {
                 let waves = waves(kernel.grid.iter().map(|blocks| f64::from(*blocks)).product());
@@ -415,12 +417,15 @@ impl CallTimes {
         self.rates.kernel() + (bytes / self.rates.memory_bytes).max(flops / flops_rate) / part
     }
 
-    /// Returns the seconds of a kernel that reads its operands from caches, and whose longest unit of work
-    /// makes as much as this number of `units`.
-    fn tiled(&self, [units, _, flops]: [f64; 3], flops_rate: f64, has_equal_units: bool) -> f64 {
-        let waves = units / self.multiprocessors;
-        // Multiprocessors wait for the longest unit, or for the last wave of equal ones.
-        let longer = if has_equal_units { waves.ceil() / waves } else { 1.0 + 1.0 / waves };
+    /// Returns the seconds of a kernel that reads its operands from caches, by the first number of its size:
+    /// equal units of work, or busy multiprocessors.
+    fn tiled(&self, [first, _, flops]: [f64; 3], flops_rate: f64, units: Units) -> f64 {
+        let waves = first / self.multiprocessors;
+        let longer = match units {
+            // Multiprocessors wait for the last wave.
+            Units::Equal { .. } => waves.ceil() / waves,
+            Units::Rows(_) => 1.0 / waves.max(f64::EPSILON),
+        };
         self.rates.kernel() + flops / flops_rate * longer
     }
 

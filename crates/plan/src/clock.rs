@@ -16,7 +16,7 @@ use device::{CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, Re
 use meetings::{Meeting, Meetings};
 use streams::Streams;
 
-use crate::samples::CallSize;
+use crate::call_size::CallSize;
 pub(crate) use streams::{ClockParts, Idle};
 
 /// Number of simulated steps. Only the last is measured: by then every step overlaps with the next one's

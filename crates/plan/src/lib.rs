@@ -14,7 +14,9 @@
 //! ```
 
 mod balance;
+mod busy;
 mod by_axis;
+mod call_size;
 mod call_times;
 mod clock;
 mod compared;
@@ -69,6 +71,7 @@ mod whole_gradients;
 
 pub use balance::Balance;
 pub use by_axis::AxisCommunication;
+pub use call_size::{CallSize, CallSizes};
 pub use call_times::{host_convolution, host_launches, replayed_launches};
 pub use continuation::{Continuation, continuation};
 pub use effects::without_effect;
@@ -95,7 +98,7 @@ pub use rates::DeviceRates;
 pub use report::{PipelinePlan, PlanReport, plan_run};
 pub use resolve::resolve;
 pub use roles::Plans;
-pub use samples::{CallSize, MeasuredCalls};
+pub use samples::MeasuredCalls;
 pub use scaled::ClassRatio;
 pub use schedule::{PlannedSchedule, plan_schedule};
 pub use step_calls::{step_calls, with_peers};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::call_size::CallSize;
+
 /// `[load]`: how much longer calls take in steps that use tensor cores more, because a GPU at its power limit
 /// lowers its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,6 +85,63 @@ impl Load {
 
 /// Rounds in which the speed and the load of a step settle.
 const SETTLING: usize = 12;
+
+/// Load of a FLOP in FP8, and of one of attention, as a part of a matmul's in half types: the values that fit
+/// steps at the power limit best.
+const FP8_LOAD: f64 = 0.65;
+const ATTENTION_LOAD: f64 = 0.8;
+
+/// Family of the kernels for experts that use tensor cores.
+const EXPERTS: &str = "experts_hopper.";
+
+impl CallSize {
+    /// Returns the seconds that a call takes by a description with this load, if it takes `seconds` in a step
+    /// with `flops` FLOP/s on tensor cores.
+    #[must_use]
+    pub fn at_load(&self, seconds: f64, load: &Load, flops: f64) -> f64 {
+        self.loaded().map_or(seconds, |calls| seconds / load.ratio(calls, flops))
+    }
+
+    /// Returns how the load of a step slows this call; `None` for copies and communication.
+    #[must_use]
+    pub fn loaded(&self) -> Option<Loaded> {
+        let uses_tensor_cores = self.tensor_core_flops() > 0.0 && !self.is_fp8();
+        Some(match self.kind.split_whitespace().take(2).collect::<Vec<_>>()[..] {
+            ["matmul", "tn"] if uses_tensor_cores => Loaded::WeightGradient,
+            ["matmul", _] if uses_tensor_cores => Loaded::Matmul,
+            ["matmul" | "convolution", _] => Loaded::Other,
+            [kernel, _] if kernel.starts_with(EXPERTS) => Loaded::Matmul,
+            [kernel, _] if kernel.contains('.') && uses_tensor_cores => Loaded::Attention,
+            [kernel, _] if kernel.contains('.') => Loaded::Other,
+            _ => return None,
+        })
+    }
+
+    /// Returns the FLOPs of the call on tensor cores, as the load of a step counts them: weighted by the
+    /// power that they draw. 0 for calls that do not use tensor cores. Of kernels, only attention in half
+    /// types and experts on Hopper are counted.
+    #[must_use]
+    pub fn tensor_core_flops(&self) -> f64 {
+        let [a, b, c] = self.size;
+        let is_plain_f32 = || self.kind.contains(" f32,f32,f32 ") && !self.kind.contains(" tf32");
+        let is_half_attention = || self.kind.starts_with("attention") && !self.kind.contains("f32");
+        match () {
+            () if self.kind.starts_with("matmul ") => match () {
+                () if is_plain_f32() => 0.0,
+                () if self.is_fp8() => FP8_LOAD * 2.0 * a * b * c,
+                () => 2.0 * a * b * c,
+            },
+            () if is_half_attention() => ATTENTION_LOAD * c,
+            () if self.kind.starts_with(EXPERTS) => c,
+            () => 0.0,
+        }
+    }
+
+    /// Returns whether the call is a matmul in FP8.
+    fn is_fp8(&self) -> bool {
+        ["e4m3,", "e5m2,"].iter().any(|operand| self.kind.contains(operand))
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,19 +5,10 @@ mod related;
 
 use std::collections::BTreeMap;
 
-use collective::{PEER_COPIES, PEER_SUMS};
-use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel, Tiling};
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Load, Loaded};
+use crate::call_size::{BETWEEN_RANKS, CallSize, DROPOUT, of_ranks};
 use related::{DIFFERENCE_OF_HALVES, RelatedKind};
-
-/// Multiples of elements at which the rows of a matmul's operands may begin. Algorithms need the first for
-/// full speed.
-const ALIGNMENTS: [usize; 4] = [8, 4, 2, 1];
-
-/// Measured communication operations; the first number of their sizes is the number of hosts.
-const BETWEEN_RANKS: [&str; 5] = ["all-gather", "all-reduce", "exchange", "send", PEER_SUMS];
 
 /// Measured calls of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,190 +20,12 @@ pub struct MeasuredCalls {
     pub samples: Vec<[f64; 4]>,
 }
 
-/// The kind and size of a call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CallSize {
-    /// Name of the kind, including dtypes and, for kernels, the variant. For gradients of convolutions'
-    /// inputs, it ends with the height and width of an output image, on which algorithms depend.
-    pub kind: String,
-    /// Size. Kernel: blocks, or all work divided by its longest unit, bytes, FLOPs. Matmul: m, n, k.
-    /// Convolution: output elements, bytes, FLOPs. Copy: bytes. Communication: hosts, ranks per host, bytes.
-    pub size: [f64; 3],
-}
-
-/// Parts of a unit of work that are counted, so that numbers of units are short in descriptions.
-const UNIT_PARTS: f64 = 64.0;
-
-impl CallSize {
-    /// Returns the seconds that a call takes by a description with this load, if it takes `seconds` in a step
-    /// with `flops` FLOP/s on tensor cores.
-    #[must_use]
-    pub fn at_load(&self, seconds: f64, load: &Load, flops: f64) -> f64 {
-        self.loaded().map_or(seconds, |calls| seconds / load.ratio(calls, flops))
-    }
-
-    /// Returns how the load of a step slows this call; `None` for copies and communication.
-    #[must_use]
-    pub fn loaded(&self) -> Option<Loaded> {
-        let uses_tensor_cores = self.tensor_core_flops() > 0.0 && !self.is_fp8();
-        Some(match self.kind.split_whitespace().take(2).collect::<Vec<_>>()[..] {
-            ["matmul", "tn"] if uses_tensor_cores => Loaded::WeightGradient,
-            ["matmul", _] if uses_tensor_cores => Loaded::Matmul,
-            ["matmul" | "convolution", _] => Loaded::Other,
-            [kernel, _] if kernel.starts_with(EXPERTS) => Loaded::Matmul,
-            [kernel, _] if kernel.contains('.') && uses_tensor_cores => Loaded::Attention,
-            [kernel, _] if kernel.contains('.') => Loaded::Other,
-            _ => return None,
-        })
-    }
-
-    /// Returns the FLOPs of the call on tensor cores, as the load of a step counts them: weighted by the
-    /// power that they draw. 0 for calls that do not use tensor cores. Of kernels, only attention in half
-    /// types and experts on Hopper are counted.
-    #[must_use]
-    pub fn tensor_core_flops(&self) -> f64 {
-        let [a, b, c] = self.size;
-        let is_plain_f32 = || self.kind.contains(" f32,f32,f32 ") && !self.kind.contains(" tf32");
-        let is_half_attention = || self.kind.starts_with("attention") && !self.kind.contains("f32");
-        match () {
-            () if self.kind.starts_with("matmul ") => match () {
-                () if is_plain_f32() => 0.0,
-                () if self.is_fp8() => FP8_LOAD * 2.0 * a * b * c,
-                () => 2.0 * a * b * c,
-            },
-            () if is_half_attention() => ATTENTION_LOAD * c,
-            () if self.kind.starts_with(EXPERTS) => c,
-            () => 0.0,
-        }
-    }
-
-    /// Returns whether the call is a matmul in FP8.
-    fn is_fp8(&self) -> bool {
-        ["e4m3,", "e5m2,"].iter().any(|operand| self.kind.contains(operand))
-    }
-
-    /// Returns the kind and size of a call, on hosts of `gpus_per_host` GPUs; `tf32` is whether f32 matmuls
-    /// use TF32. `None` for calls that take no time on the device.
-    #[must_use]
-    pub fn from_call(call: &LoggedCall, gpus_per_host: usize, tf32: bool) -> Option<Self> {
-        Some(match call {
-            LoggedCall::Kernel(kernel) => Self::of_kernel(kernel),
-            LoggedCall::Matmul { key, .. } => {
-                let rounds = if tf32 && key.types[..2] == [DType::F32; 2] { " tf32" } else { "" };
-                let kind = format!("matmul {}{rounds}{}", key.kind(), alignment(key.strides));
-                CallSize { kind, size: key.sizes.map(|size| size as f64) }
-            }
-            LoggedCall::Convolution { shape, pass, dtype, work } => {
-                let [height, width, _] = shape.output;
-                let (pass, image) = match pass {
-                    ConvolutionPass::Forward => ("forward", String::new()),
-                    ConvolutionPass::BackwardInput => ("backward input", format!(" of {height}x{width}")),
-                    ConvolutionPass::BackwardWeight => ("backward weight", String::new()),
-                };
-                let [_, output, _] = shape.elements();
-                let size = [output as f64, work.bytes as f64, work.flops as f64];
-                let [rows, columns] = shape.kernel;
-                let rounds = if tf32 && *dtype == DType::F32 { " tf32" } else { "" };
-                let stride = shape.stride[0];
-                let kind = format!("convolution {dtype}{rounds} {pass} {rows}x{columns} {stride}{image}");
-                CallSize { kind, size }
-            }
-            LoggedCall::Copy { kind, bytes, .. } => {
-                let kind = match kind {
-                    CopyKind::FromHost => "copy from host",
-                    CopyKind::ToHost | CopyKind::ToHostLater => "copy to host",
-                    CopyKind::FromPool => "copy from pool",
-                    CopyKind::ToPool => "copy to pool",
-                    CopyKind::Within => "copy",
-                    CopyKind::Zero => "zero",
-                };
-                CallSize { kind: kind.to_owned(), size: [1.0, *bytes as f64, 1.0] }
-            }
-            LoggedCall::Communication(call) => Self::of_communication(call, gpus_per_host),
-            _ => return None,
-        })
-    }
-
-    /// Returns the call's family: for kernels the family of their source file, else `matmul`, `convolution`
-    /// and so on.
-    #[must_use]
-    pub fn family(call: &LoggedCall) -> Option<&'static str> {
-        match call {
-            LoggedCall::Kernel(kernel) => Some(kernel.function.family().name),
-            LoggedCall::Matmul { .. } => Some("matmul"),
-            LoggedCall::Convolution { .. } => Some("convolution"),
-            LoggedCall::Copy { .. } => Some("copy"),
-            LoggedCall::Communication(call) => Some(call.operation),
-            _ => None,
-        }
-    }
-
-    fn of_kernel(kernel: &LoggedKernel) -> Self {
-        let LoggedKernel { function, grid, work, tiling, .. } = kernel;
-        let family = function.family().name;
-        let symbol = function.symbol();
-        let variant = function.variant_index();
-        let drops = if tiling.is_some_and(|tiling| tiling.drops) { DROPOUT } else { "" };
-        let [units, flops] = match tiling {
-            Some(Tiling { flops, longest, .. }) => {
-                let units = *flops as f64 / (*longest).max(1) as f64;
-                [(UNIT_PARTS * units).round() / UNIT_PARTS, *flops as f64]
-            }
-            None => [grid.iter().map(|blocks| f64::from(*blocks)).product(), work.flops as f64],
-        };
-        CallSize {
-            kind: format!("{family}.{symbol}{drops} {variant}"),
-            size: [units, work.bytes as f64, flops],
-        }
-    }
-
-    fn of_communication(call: &LoggedCommunication, gpus_per_host: usize) -> Self {
-        let mut hosts: Vec<_> = call.ranks.iter().map(|rank| rank / gpus_per_host.max(1)).collect();
-        hosts.sort_unstable();
-        let ranks = hosts.len();
-        hosts.dedup();
-        let on_host = ranks as f64 / hosts.len().max(1) as f64;
-        let kind = match call.operation {
-            // Only exchanges through a library are measured.
-            PEER_COPIES => "exchange",
-            "receive" => "send",
-            operation => operation,
-        };
-        let size = [hosts.len() as f64, on_host, call.bytes as f64];
-        CallSize { kind: of_ranks(kind, hosts.len() as f64), size }
-    }
-}
-
-/// Returns the suffix of a matmul's kind for rows that are not aligned: the largest power of two that divides
-/// the strides of all operands' rows.
-fn alignment(strides: [usize; 3]) -> String {
-    let is_aligned = |alignment: &usize| strides.iter().all(|stride| stride.is_multiple_of(*alignment));
-    match ALIGNMENTS.into_iter().find(is_aligned) {
-        Some(alignment) if alignment < ALIGNMENTS[0] => format!(" rows of {alignment}"),
-        _ => String::new(),
-    }
-}
-
-/// Returns the kind of a communication operation on `hosts` hosts. Times within a host do not predict times
-/// over a network, so the kinds differ.
-fn of_ranks(operation: &str, hosts: f64) -> String {
-    if hosts > 1.0 { format!("{operation} between hosts") } else { operation.to_owned() }
-}
-
 /// A measured call.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     size: [f64; 3],
     seconds: f64,
 }
-
-/// Load of a FLOP in FP8, and of one of attention, as a part of a matmul's in half types: the values that fit
-/// steps at the power limit best.
-const FP8_LOAD: f64 = 0.65;
-const ATTENTION_LOAD: f64 = 0.8;
-
-/// Family of the kernels for experts that use tensor cores.
-const EXPERTS: &str = "experts_hopper.";
 
 /// Number of nearest samples from which a ratio is estimated.
 const NEAREST: usize = 24;
@@ -368,9 +181,6 @@ struct Near<'a> {
     /// Squared distance to the call, in doublings.
     squared: f64,
 }
-
-/// Suffix of a kernel's name if it draws numbers for dropout.
-const DROPOUT: &str = "+dropout";
 
 /// Returns the usual ratio of a kernel's time with dropout to that without; 1 for kinds without dropout.
 fn dropout_factor(kind: &str) -> f64 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::common::{GPT, MLP, setup_from};
 use collective::{AxisTraffic, Communicator, PEER_SUMS};
 use device::{CallLog, LoggedCall, Statistics};
-use plan::{CallSize, PlanDevice, predicted_calls, step_calls, with_peers};
+use plan::{CallSizes, PlanDevice, predicted_calls, step_calls, with_peers};
 use worker::{Setup, Worker};
 
 const LLAMA: &str = "[model]
@@ -101,8 +101,9 @@ fn run(setup: &Setup, logs: bool) -> Ran {
 /// Returns the number of calls of each kind.
 fn kinds(log: &CallLog) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
+    let sizes = CallSizes::new(8, 132, false);
     log.for_each(|call| {
-        if let Some(size) = CallSize::from_call(call, 8, false) {
+        if let Some(size) = sizes.size(call) {
             *kinds.entry(size.kind).or_default() += 1;
         }
     });
@@ -240,7 +241,8 @@ fn added_gradients_are_read() {
         let setup = setup_from(text, true, sets);
         let mut bytes: BTreeMap<[u64; 2], Vec<f64>> = BTreeMap::new();
         for (call, seconds) in predicted_calls(&setup, &device, 0).unwrap() {
-            let Some(size) = CallSize::from_call(&call, 8, false).filter(|size| size.kind.starts_with(kind))
+            let Some(size) =
+                CallSizes::new(8, 132, false).size(&call).filter(|size| size.kind.starts_with(kind))
             else {
                 continue;
             };

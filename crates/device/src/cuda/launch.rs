@@ -11,7 +11,8 @@ use crate::error::{DeviceError, Result};
 use crate::kernels::{Function, NumberedWords};
 use crate::repeat::Repeat;
 use crate::stream::StreamKind;
-use crate::work::{Tiling, Work};
+use crate::tiling::Tiling;
+use crate::work::Work;
 
 /// Upper bound on the number of arguments of any kernel.
 const MOST_ARGUMENTS: usize = 24;

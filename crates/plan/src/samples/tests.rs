@@ -1,7 +1,8 @@
-use device::Work;
 use device::matmul_table::MatmulKey;
+use device::{LoggedCall, Work};
 
 use super::*;
+use crate::call_size::CallSizes;
 
 #[test]
 fn links_of_a_host_say_nothing_of_a_network() {
@@ -52,7 +53,7 @@ fn rows_of_matmuls_are_named_by_their_alignment() {
     ] {
         let key: MatmulKey = format!("{sizes} {layout} {KIND}{strides}").parse().unwrap();
         let call = LoggedCall::Matmul { key, work: Work::default() };
-        let size = CallSize::from_call(&call, 8, false).unwrap();
+        let size = CallSizes::new(8, 132, false).size(&call).unwrap();
         assert_eq!(size.kind, format!("matmul {layout} {KIND}{expected}"), "{key}");
     }
 }

@@ -118,29 +118,6 @@ impl Geometry {
         self.visible_pairs().saturating_mul(each)
     }
 
-    /// Returns the FLOPs of `matmuls` matmuls over whole tiles of `tile` queries and keys, whose heads are
-    /// padded to `width` columns.
-    pub(super) fn tiled_flops(&self, tile: [u32; 2], width: u32, matmuls: u64) -> u64 {
-        // A tile on the border of the visible keys is half hidden, and a window has two borders.
-        let borders = 1 + u64::from(self.settings.window.is_some_and(|window| window < self.end()));
-        let hidden = borders * self.time as u64 * tile.map(u64::from).iter().sum::<u64>();
-        let columns = self.batch as u64 * self.heads.query as u64 * u64::from(width);
-        self.visible_pairs().saturating_add(hidden).saturating_mul(columns * matmuls)
-    }
-
-    /// Returns twice the number of scores of one head in the longest row of tiles of `tile` positions. A
-    /// position sees at most `seen` others.
-    pub(super) fn longest_row(&self, tile: [u32; 2], seen: u32) -> u64 {
-        let [rows, columns] = tile;
-        let tiles = seen.div_ceil(columns);
-        let tiles = self.settings.window.map_or(tiles, |window| {
-            // A window begins within a tile.
-            let of_window = window.saturating_add(rows as usize - 1).div_ceil(columns as usize) + 1;
-            tiles.min(u32::try_from(of_window).unwrap_or(u32::MAX))
-        });
-        2 * u64::from(rows) * u64::from(columns) * u64::from(tiles)
-    }
-
     /// Returns the factor of the scores.
     pub(super) fn scale(&self) -> f32 {
         self.settings.factor()

@@ -1,7 +1,7 @@
 //! Launches of `kernels/experts.cu` and `kernels/experts_linear.cu`.
 
 use device::cuda::Launch;
-use device::{DType, Family, Function, Tiling, Work};
+use device::{DType, Family, Function, Tiling, Units, Work};
 
 use super::function::plain_kernels;
 use super::hopper::Matmul;
@@ -401,7 +401,7 @@ pub(in crate::ops) fn router_weight(
     let flops = Work::flops_of_products([x_td.elements(), experts as usize]);
     let longest = Work::flops_of_products([each.min(all_rows), (TILE * TILE) as usize]);
     let units = grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>();
-    let tiling = Tiling { flops: units * longest, longest, drops: false };
+    let tiling = Tiling { units: Units::Equal { count: units, flops: units * longest }, drops: false };
     launch.cost(gpu::bytes(&[dy_te, x_td]), flops).tiled(tiling).launch(grid, gpu::THREADS)?;
     let target = &weight.tensor;
     let elements = word(weight.tensor.elements())?;

@@ -1,7 +1,7 @@
 //! Launches of `kernels/experts_hopper.cu`: matmuls of groups in half precision and FP8 on Hopper.
 
 use device::cuda::{Boxes, Launch};
-use device::{DType, Family, Function, Tiling, Work};
+use device::{DType, Family, Function, Tiling, Units, Work};
 
 use crate::ops::GradientTarget;
 use crate::ops::check;
@@ -219,7 +219,7 @@ impl<'a> Matmul<'a> {
         };
         let units = experts * (rows / tiles.rows as usize) * (columns / tiles.columns as usize);
         let flops = Work::flops_of_products([experts, rows, columns, sum]);
-        Tiling { flops, longest: flops.div_ceil(units.max(1) as u64), drops: false }
+        Tiling { units: Units::Equal { count: units as u64, flops }, drops: false }
     }
 
     /// `moved` is the bytes moved for the result.

@@ -1,12 +1,12 @@
 //! Launches of the backward pass.
 
-use device::Tiling;
+use device::Schedule;
 use device::cuda::Launch;
 
 use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
 use super::families::{BACKWARD_COLUMNS, F32, F32Variant, FAMILY_F32, THREADS};
 use super::half::Half;
-use super::hopper::HopperKernels;
+use super::hopper::{COLUMNS, CONSUMER_ROWS, HopperKernels};
 use crate::ops::attention::geometry::{Geometry, KEY, QUERY, VALUE};
 use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
@@ -36,11 +36,15 @@ device::names! {
 
 impl Owner {
     /// Returns the number of matmuls that the kernel makes of each pair of tiles.
-    fn matmuls(self) -> u64 {
+    fn matmuls(self) -> u32 {
         match self {
             Owner::Query => 3,
             Owner::KeyValue => 4,
         }
+    }
+
+    fn is_keys(self) -> bool {
+        matches!(self, Owner::KeyValue)
     }
 }
 
@@ -161,14 +165,6 @@ impl<'a> Backward<'a> {
         Owner::ALL.into_iter().try_for_each(|owner| self.half(owner, half))
     }
 
-    fn tiling(&self, owner: Owner, tile: [u32; 2], width: u32) -> Tiling {
-        let seen = match owner {
-            Owner::Query => self.call.seen_keys(),
-            Owner::KeyValue => self.call.time,
-        };
-        self.call.grid_tiling(self.grid_heads(owner), seen, tile, width, owner.matmuls())
-    }
-
     fn half(&self, owner: Owner, half: Half) -> Result<()> {
         let call = &self.call;
         let block = half.backward();
@@ -178,7 +174,8 @@ impl<'a> Backward<'a> {
         let launch = self.measured(call.masked(launch), owner);
         let launch = if half.padded { launch.u32(call.width) } else { launch };
         let grid = self.grid(owner, block.rows);
-        let tiling = self.tiling(owner, [block.rows, BACKWARD_COLUMNS], half.columns);
+        let tile = [block.rows, BACKWARD_COLUMNS];
+        let tiling = call.tiling(owner.is_keys(), tile, half.columns, owner.matmuls(), block.schedule());
         call.values(launch).shared(block.shared).tiled(tiling).launch(grid, block.threads)?;
         Ok(())
     }
@@ -189,9 +186,10 @@ impl<'a> Backward<'a> {
         let launch = launch.read(self.operands.workspace);
         let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
         let [rows, heads] = [self.rows_of(owner), self.grid_heads(owner)];
+        let tile = [tiles * CONSUMER_ROWS, COLUMNS];
         call.pairs(self.measured(launch, owner))
             .shared(shared)
-            .tiled(call.hopper_tiling(rows, tiles, heads, owner.matmuls()))
+            .tiled(call.tiling(owner.is_keys(), tile, call.width, owner.matmuls(), Schedule::Pairs))
             .launch(call.hopper_grid(rows, tiles, heads), hopper_threads(sizes.consumers))?;
         Ok(())
     }
@@ -217,11 +215,12 @@ impl<'a> Backward<'a> {
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
         let launch = launch.read(self.operands.logsumexp).read(self.operands.workspace);
         let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
-        let F32Variant { tile, width } = F32[sizes];
+        let F32Variant { tile, width, resident } = F32[sizes];
         let grid = self.grid(owner, tile);
+        let schedule = Schedule::Blocks { resident: resident[1 + usize::from(owner.is_keys())] };
         call.values(call.masked(launch))
             .shared(f32_shared(4, F32[sizes]))
-            .tiled(self.tiling(owner, [tile; 2], width))
+            .tiled(call.tiling(owner.is_keys(), [tile; 2], width, owner.matmuls(), schedule))
             .launch(grid, THREADS)?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Choice of a call's kernels, and the arguments that its launches share.
 
 use device::cuda::Launch;
-use device::{DType, Device, Family, Function, Region, Tiling};
+use device::{DType, Device, Family, Function, Region, Schedule, TileRows, Tiling, Units, Work};
 
 use super::families::{F32, F32Variant, widths};
 use super::half::Half;
@@ -67,6 +67,10 @@ fn form(operator: &'static str, dtype: DType, heads: Heads, needs: Needs) -> Res
     let refused = || TensorError::HeadWidth { operator, dtype, width, supported: supported.to_string() };
     Form::choose(dtype, heads, needs).ok_or_else(refused)
 }
+
+/// Columns of tiles that a multiprocessor could compute while it begins and ends a row in half types. These
+/// and the f32 kernels' half of a tile fit measured times best (`benches/notes/predictions.md`).
+const HALF_PROLOGUE: u32 = 128;
 
 /// Arguments that the launches of one call share.
 pub(super) struct Call<'a> {
@@ -224,43 +228,42 @@ impl<'a> Call<'a> {
     /// Returns the grid of a Hopper kernel: a block per multiprocessor, or per pair of row blocks of `heads`
     /// heads if there are fewer. A block computes `tiles` tiles of the rows of a sequence.
     pub(super) fn hopper_grid(&self, rows: u32, tiles: u32, heads: u32) -> [u32; 3] {
-        let items = self.hopper_items(rows, tiles, heads);
+        let pairs = rows.div_ceil(tiles * CONSUMER_ROWS).div_ceil(2) as usize;
+        let items = (pairs * self.geometry.batch * heads as usize) as u64;
         let blocks = u64::from(self.device.description().multiprocessors).min(items);
         [blocks as u32, 1, 1]
     }
 
-    fn hopper_items(&self, rows: u32, tiles: u32, heads: u32) -> u64 {
-        let pairs = rows.div_ceil(tiles * CONSUMER_ROWS).div_ceil(2) as usize;
-        (pairs * self.geometry.batch * heads as usize) as u64
-    }
-
-    /// Returns the division of a Hopper kernel's work over `matmuls` matmuls.
-    pub(super) fn hopper_tiling(&self, rows: u32, tiles: u32, heads: u32, matmuls: u64) -> Tiling {
-        let flops = self.geometry.tiled_flops([tiles * CONSUMER_ROWS, COLUMNS], self.width, matmuls);
-        let longest = flops.div_ceil(self.hopper_items(rows, tiles, heads).max(1));
-        Tiling { flops, longest, drops: self.masks.dropout.is_some() }
-    }
-
-    /// Returns the division of the work of a kernel with a block for every `tile[0]` positions of each of
-    /// `heads` heads, which computes tiles of at most `seen` other positions. `width` columns of a head are
-    /// computed in `matmuls` matmuls.
-    pub(super) fn grid_tiling(
+    /// Returns the division of a kernel's work into rows of tiles of `tile` positions, of keys (`of_keys`) or
+    /// of queries. `width` columns of a head are computed in `matmuls` matmuls.
+    pub(super) fn tiling(
         &self,
-        heads: u32,
-        seen: u32,
+        of_keys: bool,
         tile: [u32; 2],
         width: u32,
-        matmuls: u64,
+        matmuls: u32,
+        schedule: Schedule,
     ) -> Tiling {
-        let flops = self.geometry.tiled_flops(tile, width, matmuls);
-        let group = u64::from((self.heads / heads.max(1)).max(1));
-        let longest = self.geometry.longest_row(tile, seen) * group * u64::from(width) * matmuls;
-        Tiling { flops, longest: longest.clamp(1, flops.max(1)), drops: self.masks.dropout.is_some() }
-    }
-
-    /// Returns the number of keys that queries see.
-    pub(super) fn seen_keys(&self) -> u32 {
-        self.first + self.time
+        let [heads, passes] = match of_keys {
+            true => [self.heads / self.group.max(1), self.group],
+            false => [self.heads, 1],
+        };
+        let rows = TileRows {
+            of_keys,
+            tile,
+            queries: self.time,
+            first: self.first,
+            window: if self.window == 0 { u32::MAX } else { self.window },
+            lines: self.batch.saturating_mul(heads),
+            passes,
+            tile_flops: Work::flops_of_products([tile[0], tile[1], width, matmuls].map(|size| size as usize)),
+            prologue: match self.form {
+                Form::F32 { .. } => tile[1] / 2,
+                Form::Half(_) | Form::Hopper { .. } => HALF_PROLOGUE,
+            },
+            schedule,
+        };
+        Tiling { units: Units::Rows(rows), drops: self.masks.dropout.is_some() }
     }
 }
 
@@ -271,7 +274,7 @@ pub(super) fn hopper_threads(consumers: u32) -> u32 {
 
 /// Returns the bytes of shared memory of an f32 kernel that holds `tiles` tiles of operands and one of
 /// scores.
-pub(super) fn f32_shared(tiles: u32, F32Variant { width, tile }: F32Variant) -> u32 {
+pub(super) fn f32_shared(tiles: u32, F32Variant { width, tile, .. }: F32Variant) -> u32 {
     4 * (tiles * tile * (width + 4) + tile * (tile + 4))
 }
 

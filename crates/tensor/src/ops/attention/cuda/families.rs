@@ -211,14 +211,17 @@ pub(super) struct F32Variant {
     pub(super) width: u32,
     /// Positions of a tile. Four tiles fit in the shared memory of every GPU from sm_80 on.
     pub(super) tile: u32,
+    /// Blocks that a multiprocessor holds, by their registers and shared memory on Hopper: forward, gradients
+    /// of queries, gradients of keys and values.
+    pub(super) resident: [u32; 3],
 }
 
 /// Variants of the f32 kernels, narrowest first.
 pub(super) const F32: [F32Variant; 4] = [
-    F32Variant { width: 32, tile: 64 },
-    F32Variant { width: 64, tile: 64 },
-    F32Variant { width: 128, tile: 32 },
-    F32Variant { width: 256, tile: 16 },
+    F32Variant { width: 32, tile: 64, resident: [3, 2, 2] },
+    F32Variant { width: 64, tile: 64, resident: [2, 2, 2] },
+    F32Variant { width: 128, tile: 32, resident: [4, 3, 2] },
+    F32Variant { width: 256, tile: 16, resident: [3, 3, 3] },
 ];
 
 impl F32Variant {

@@ -1,5 +1,7 @@
 //! Launches of the forward pass.
 
+use device::Schedule;
+
 use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
 use super::families::{F32, F32Variant, FAMILY_F32, FORWARD_KEYS, THREADS};
 use super::hopper::{
@@ -12,7 +14,7 @@ use crate::ops::gpu;
 use crate::{Result, Tensor};
 
 /// Matmuls of the forward pass: scores, and their product with values.
-const MATMULS: u64 = 2;
+const MATMULS: u32 = 2;
 
 /// Computes output and log-sum-exp. In half precision it also measures the output's largest magnitude, if the
 /// output carries one.
@@ -42,12 +44,12 @@ pub(crate) fn forward(
             let grid = call.grid(block.rows, call.heads);
             call.values(launch)
                 .shared(block.shared)
-                .tiled(call.grid_tiling(
-                    call.heads,
-                    call.seen_keys(),
+                .tiled(call.tiling(
+                    false,
                     [block.rows, FORWARD_KEYS],
                     half.columns,
                     MATMULS,
+                    block.schedule(),
                 ))
                 .launch(grid, block.threads)?;
         }
@@ -55,20 +57,22 @@ pub(crate) fn forward(
             let HopperForward { consumers, slots, keys, query_tiles, .. } = HOPPER_FORWARD[forward];
             let variant = hopper::variant(forward, call.dtype, HOPPER_FORWARD.len(), call.pairs);
             let rows = query_tiles * CONSUMER_ROWS * consumers + slots * keys;
+            let tile = [consumers * CONSUMER_ROWS, keys];
             let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
             let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(scale);
             call.pairs(launch.write(output_blc.maxima()))
                 .shared(rows * hopper_row_bytes(width) + 2048)
-                .tiled(call.hopper_tiling(call.time, consumers, call.heads, MATMULS))
+                .tiled(call.tiling(false, tile, width, MATMULS, Schedule::Pairs))
                 .launch(call.hopper_grid(call.time, consumers, call.heads), hopper_threads(consumers))?;
         }
         Form::F32 { sizes, variant } => {
             let launch = call.layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time));
-            let F32Variant { tile, width: columns } = F32[sizes];
+            let F32Variant { tile, width: columns, resident } = F32[sizes];
+            let schedule = Schedule::Blocks { resident: resident[0] };
             let grid = call.grid(tile, call.heads);
             call.values(call.sinks(call.masked(launch.u32(width).f32(scale))))
                 .shared(f32_shared(3, F32[sizes]))
-                .tiled(call.grid_tiling(call.heads, call.seen_keys(), [tile; 2], columns, MATMULS))
+                .tiled(call.tiling(false, [tile; 2], columns, MATMULS, schedule))
                 .launch(grid, THREADS)?;
         }
     }

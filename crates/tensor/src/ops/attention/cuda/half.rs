@@ -1,6 +1,6 @@
 //! Choice of the half-precision kernels for any GPU, and the shapes of their launches.
 
-use device::{DType, Family};
+use device::{DType, Family, Schedule};
 
 use crate::ops::attention::heads::Heads;
 
@@ -28,6 +28,15 @@ pub(super) struct Block {
     pub(super) rows: u32,
     pub(super) threads: u32,
     pub(super) shared: u32,
+}
+
+/// Threads that a multiprocessor holds of kernels that use 255 registers.
+const THREADS_OF_MOST_REGISTERS: u32 = 256;
+
+impl Block {
+    pub(super) fn schedule(&self) -> Schedule {
+        Schedule::Blocks { resident: (THREADS_OF_MOST_REGISTERS / self.threads).max(1) }
+    }
 }
 
 /// Returns the offset of a dtype's kernel variants: `count` for f16, whose variants follow `count` bf16
