@@ -71,8 +71,8 @@ fn descriptions_say_how_hosts_are_connected() {
     let network = shipped.find("# The network").unwrap();
     let without = &shipped[..network];
     let times = [
-        ("near", shipped.replace("multiprocessors", "gpus_per_host = 4\nmultiprocessors")),
-        ("far", shipped.replace("multiprocessors", "gpus_per_host = 2\nmultiprocessors")),
+        ("near", shipped.replace("\nmultiprocessors", "\ngpus_per_host = 4\nmultiprocessors")),
+        ("far", shipped.replace("\nmultiprocessors", "\ngpus_per_host = 2\nmultiprocessors")),
         ("slow", format!("gpus_per_host = 2\n{without}[network]\nbytes = 1e9\nseconds = 1e-3\n")),
         ("none", format!("gpus_per_host = 2\n{without}")),
     ];
