@@ -51,6 +51,12 @@ impl CallSize {
 /// Parts of a multiprocessor that are counted, so that numbers of them are short in descriptions.
 const BUSY_PARTS: f64 = 64.0;
 
+/// Returns whether calls of this kind divide their work into rows of attention's tiles.
+pub(crate) fn has_rows(kind: &str) -> bool {
+    let symbol = kind.strip_prefix("attention").and_then(|rest| rest.split_once('.'));
+    symbol.is_some_and(|(_, symbol)| ["forward_", "backward_"].iter().any(|pass| symbol.starts_with(pass)))
+}
+
 /// Determines the kinds and sizes of calls on one device.
 #[derive(Debug)]
 pub struct CallSizes {

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
+use crate::call_size::has_rows;
 use crate::error::{PlanError, Result};
 use crate::load::Load;
 use crate::overhead::{DeviceRanks, Overhead};
@@ -220,8 +221,20 @@ impl PlanDevice {
             _ if !positive_sizes => {
                 wrong("the sizes of [[times]] and [[probed]] must be numbers of at least 0")
             }
+            _ if read.has_units_of_attention() => wrong(
+                "the sizes of attention count units of work, as earlier versions did; \
+                 describe the device again with plimsoll plan --describe",
+            ),
             _ => Ok(read),
         }
+    }
+
+    /// Returns whether sizes of attention are of an earlier version: none has more busy multiprocessors than
+    /// the device.
+    fn has_units_of_attention(&self) -> bool {
+        let mut measured = self.times.iter().chain(&self.probed).filter(|measured| has_rows(&measured.call));
+        let most = f64::from(self.multiprocessors);
+        measured.any(|measured| measured.samples.iter().any(|[busy, ..]| *busy > most))
     }
 
     /// Describes this host as a CPU device, without memory outside the allocator.

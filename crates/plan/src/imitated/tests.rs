@@ -131,6 +131,8 @@ fn a_description_in_the_repository_is_a_device_by_its_name() {
 
 #[test]
 fn invalid_descriptions_are_refused_with_their_line() {
+    let units_of_attention =
+        "[[times]]\ncall = \"attention.forward_bf16 0\"\nsamples = [[410, 1, 1, 1]]\n\n[[times]]";
     let table = [
         ("multiprocessors = 132", "processors = 132", ":10: unknown field"),
         ("total_bytes = 150109880320", "total_bytes = \"all\"", ":7: invalid type"),
@@ -141,6 +143,7 @@ fn invalid_descriptions_are_refused_with_their_line() {
         ("flops_f32 = ", "flops_f32 = 0.0 # ", "above 0"),
         ("bytes = 50e9", "bytes = 0.0", "[network] must all be above 0"),
         ("limit_watts = 700.0", "limit_watts = -1.0", "[power] must all be above 0"),
+        ("[[times]]", units_of_attention, "describe the device again"),
         ("[[times]]", "[[probed]]\ncall = \"copy\"\nsamples = [[1, 1, 1, 0]]\n\n[[times]]", "seconds of"),
     ];
     for (from, to, expected) in table {
