@@ -1,4 +1,4 @@
-//! How a kernel's work is divided among blocks of threads.
+//! Division of a kernel's work into units, which blocks of threads compute.
 
 /// The division of a kernel's work into units. Predictions need it for kernels with units of different length
 /// or with padding, whose time does not follow from bytes, FLOPs and blocks.
@@ -24,8 +24,8 @@ pub enum Units {
     Rows(TileRows),
 }
 
-/// Rows of tiles of attention: a unit of work is a row, whose tiles contain pairs of its positions with
-/// positions that see them or that they see.
+/// Rows of attention's tiles. A row belongs to some queries, and its tiles to the keys that these see; or a
+/// row belongs to some keys, and its tiles to the queries that see them. A unit of work is a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TileRows {
     /// Whether rows are of keys and columns of queries; otherwise rows are of queries.
@@ -40,17 +40,17 @@ pub struct TileRows {
     pub window: u32,
     /// Sequences times heads of the rows.
     pub lines: u32,
-    /// Passes over the columns, one for each query head.
+    /// Passes over the columns of a row: one for each query head of its keys, or one for queries.
     pub passes: u32,
     /// FLOPs of a tile in one pass, including hidden values and padding.
     pub tile_flops: u64,
     /// Columns of tiles that a multiprocessor could compute while it begins and ends a row.
     pub prologue: u32,
-    /// How multiprocessors take rows.
+    /// Order of the rows on multiprocessors.
     pub schedule: Schedule,
 }
 
-/// How multiprocessors take rows of tiles.
+/// Order in which multiprocessors compute rows of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Schedule {
     /// A block of threads for each row, the longest rows of a line first.

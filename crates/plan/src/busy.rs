@@ -1,4 +1,4 @@
-//! How many multiprocessors a kernel keeps busy whose units of work differ in length.
+//! Mean number of multiprocessors that attention keeps busy, whose rows of tiles differ in length.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
