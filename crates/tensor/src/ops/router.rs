@@ -103,7 +103,7 @@ pub fn backward_weight(
     }
     dy_te.device().count_flops(Work::flops_of_products([rows, experts, inputs]));
     let parts = match weight {
-        Some(weight) => experts::cuda::router_workspace_bytes(rows, weight.tensor.elements()),
+        Some(weight) => experts::divided_sums::router_workspace_bytes(rows, weight.tensor.elements()),
         None => 0,
     };
     let parts = Tensor::workspace(dy_te.device(), OPERATOR, parts)?;
@@ -127,7 +127,8 @@ pub fn backward_weight(
             Ok(())
         }
         Backend::Cuda => {
-            let of_weight = |weight| experts::cuda::router_weight(OPERATOR, (dy_te, x_td), &parts, weight);
+            let of_weight =
+                |weight| experts::divided_sums::router_weight(OPERATOR, (dy_te, x_td), &parts, weight);
             weight.map_or(Ok(()), of_weight)?;
             bias.map_or(Ok(()), |bias| experts::cuda::router_bias(OPERATOR, dy_te, bias))
         }

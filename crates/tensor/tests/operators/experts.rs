@@ -12,15 +12,18 @@ use tensor::ops::routing::{self, Routes, Routing, ScoreFunction};
 use crate::reference;
 use crate::support::{Case, bits, devices, read, tensor};
 
-/// Rows of each expert, outputs and inputs: experts without rows, odd sizes, whole vectors, and several
-/// tiles.
-const GROUPS: [(&[usize], [usize; 2]); 6] = [
+/// Rows of each expert, outputs and inputs: experts without rows, odd sizes, whole vectors, several tiles, and
+/// few outputs or inputs with several parts of rows.
+const GROUPS: [(&[usize], [usize; 2]); 9] = [
     (&[1], [1, 1]),
     (&[3, 0, 5], [7, 33]),
     (&[0, 70, 1, 130, 0], [72, 200]),
     (&[64, 128, 256], [256, 64]),
     (&[300, 5, 0, 65], [520, 136]),
     (&[0, 0, 129], [264, 312]),
+    (&[1100, 3, 0, 520], [4, 72]),
+    (&[512, 0, 700], [70, 12]),
+    (&[600, 1030], [72, 76]),
 ];
 
 const ROUTING: Routing = Routing {
@@ -126,6 +129,32 @@ fn matmuls_of_groups_match_f64() {
                 targets.iter().for_each(|target| case.close(&what, &read(&target.tensor), &after));
                 case.is_rounded(&what, &targets);
             }
+        }
+    }
+}
+
+/// Sums over rows of groups of several parts, with and without weights of choices.
+#[test]
+fn gradients_of_biases_match_f64() {
+    const COUNTS: [usize; 4] = [1100, 0, 3, 520];
+    const OUTPUTS: usize = 300;
+    for case in devices() {
+        let rows = COUNTS.iter().sum::<usize>();
+        let (dy, dy_wide) = case.operand("dy", [rows, OUTPUTS]);
+        let weights = case.single().normal("weights", rows);
+        let routes = Routes { weights: tensor(&case.device, &weights, [rows, 1]), ..routes(&case, &COUNTS) };
+        for (is_weighted, accumulate) in [(false, false), (true, false), (true, true)] {
+            let mut expected = Vec::new();
+            for rows in groups(&COUNTS) {
+                let weight = |row: usize| if is_weighted { f64::from(weights[row]) } else { 1.0 };
+                let sum = |output: usize| {
+                    rows.clone().map(|row| weight(row) * dy_wide[row * OUTPUTS + output]).sum::<f64>()
+                };
+                expected.extend((0..OUTPUTS).map(sum));
+            }
+            let bias = case.target("bias", [COUNTS.len() * OUTPUTS], accumulate);
+            experts::backward_bias(&dy, &routes, is_weighted, &bias).unwrap();
+            case.close("bias", &case.added(&bias, "bias"), &expected);
         }
     }
 }

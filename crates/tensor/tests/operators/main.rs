@@ -58,6 +58,7 @@ mod reference;
 mod repeat;
 mod rms_norm;
 mod rotary;
+mod router;
 mod scale;
 mod sigmoid_gate;
 mod soft_cross_entropy;

@@ -1,8 +1,9 @@
-//! Launches of `kernels/experts.cu` and `kernels/experts_linear.cu`.
+//! Launches of `kernels/experts.cu` and, but for sums over rows, of `kernels/experts_linear.cu`.
 
 use device::cuda::Launch;
-use device::{DType, Family, Function, Tiling, Units, Work};
+use device::{DType, Family, Function, Work};
 
+use super::divided_sums::PART_ROWS;
 use super::function::plain_kernels;
 use super::hopper::Matmul;
 use super::parts::AdaptedParts;
@@ -17,18 +18,28 @@ use crate::{Result, Tensor};
 const WARP: u32 = 32;
 /// Rows per block: one per warp.
 const ROWS: u32 = gpu::THREADS / WARP;
-/// Rows and columns of a tile of a matmul.
-const TILE: u32 = 64;
+/// Rows of a tile of a matmul, and columns unless there are fewer.
+pub(super) const TILE: u32 = 64;
+/// Columns of a tile of a matmul that has no more.
+pub(super) const NARROW: u32 = 16;
 
 pub(crate) static FAMILY: Family =
     family!("experts", headers: ["activation.cuh", "gate.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
-pub(crate) static FAMILY_LINEAR: Family = family!("experts_linear", constants: &[gpu::THREADS_CONSTANT]);
+pub(crate) static FAMILY_LINEAR: Family = family!(
+    "experts_linear",
+    constants: &[gpu::THREADS_CONSTANT, ("LINES", TILE), ("NARROW", NARROW), ("PART_ROWS", PART_ROWS)],
+);
 
 /// Returns the matmul kernel for operands of `dtype` and results of `out`.
-fn linear(names: [&'static str; 2], dtype: DType, out: DType) -> Function {
+pub(super) fn linear(names: [&'static str; 2], dtype: DType, out: DType) -> Function {
     let name = names[usize::from(out != dtype)];
     Function::new(&FAMILY_LINEAR, name).with_dtype(dtype)
+}
+
+/// Returns the tiles of `columns` columns of a matmul.
+pub(super) fn column_tiles(columns: u32) -> u32 {
+    columns.div_ceil(if columns <= NARROW { NARROW } else { TILE })
 }
 
 /// Returns 1 if rows are moved 16 bytes at a time, else 0.
@@ -68,7 +79,7 @@ pub(super) fn forward(
         .read(&routes.offsets)
         .write(y_so);
     let launch = launch.u32(experts).u32(outputs).u32(word(x_si.shape().columns())?);
-    let grid = [outputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
+    let grid = [column_tiles(outputs), row_tiles(operator, routes)?, 1];
     let flops = Work::flops_of_products([routes.slots(), sizes[0], sizes[1]]);
     Ok(launch.cost(gpu::bytes(&[x_si, weight_eoi, y_so]), flops).launch(grid, gpu::THREADS)?)
 }
@@ -93,51 +104,9 @@ pub(super) fn backward_input(
     let launch =
         dy_so.device().kernel(kernel).read(dy_so).read(weight_eoi).read(&routes.offsets).write(dx_si);
     let launch = launch.u32(experts).u32(word(dy_so.shape().columns())?).u32(inputs);
-    let grid = [inputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
+    let grid = [column_tiles(inputs), row_tiles(operator, routes)?, 1];
     let flops = Work::flops_of_products([routes.slots(), sizes[0], sizes[1]]);
     Ok(launch.cost(gpu::bytes(&[dy_so, weight_eoi, dx_si]), flops).launch(grid, gpu::THREADS)?)
-}
-
-/// Computes weight (+)= dyᵀ · x of each group.
-pub(super) fn backward_weight(
-    operator: &'static str,
-    (dy_so, x_si): (&Tensor, &Tensor),
-    routes: &Routes,
-    weight: &GradientTarget,
-) -> Result<()> {
-    let word = |size| gpu::word(operator, size);
-    let sizes = [dy_so.shape().columns(), x_si.shape().columns()];
-    if let Some(matmul) = Matmul::new(operator, [dy_so, x_si, &weight.tensor], routes, sizes)? {
-        return matmul.backward_weight(weight);
-    }
-    let [outputs, inputs] = [word(sizes[0])?, word(sizes[1])?];
-    let names = ["backward_weight", "backward_weight_wide"];
-    let launch = dy_so.device().kernel(linear(names, dy_so.dtype(), weight.tensor.dtype()));
-    let launch =
-        launch.read(dy_so).read(x_si).read(&routes.offsets).write(&weight.tensor).u32(outputs).u32(inputs);
-    let flops = Work::flops_of_products([routes.slots(), sizes[0], sizes[1]]);
-    let bytes = gpu::bytes(&[dy_so, x_si]) + weight.moved();
-    let launch = launch.u32(u32::from(weight.accumulate)).cost(bytes, flops);
-    let grid = [inputs.div_ceil(TILE), outputs.div_ceil(TILE), word(routes.experts())?];
-    Ok(launch.launch(grid, gpu::THREADS)?)
-}
-
-/// Computes bias (+)= Σ of dy over the rows of each group, weighted if `is_weighted`.
-pub(super) fn backward_bias(
-    operator: &'static str,
-    dy_so: &Tensor,
-    (routes, is_weighted): (&Routes, bool),
-    bias: &GradientTarget,
-) -> Result<()> {
-    let word = |size| gpu::word(operator, size);
-    let outputs = word(dy_so.shape().columns())?;
-    let kernel = linear(["backward_bias", "backward_bias_wide"], dy_so.dtype(), bias.tensor.dtype());
-    let launch = dy_so.device().kernel(kernel).read(dy_so);
-    let launch = launch.read(is_weighted.then_some(&routes.weights)).read(&routes.sources);
-    let launch = launch.read(&routes.offsets).write(&bias.tensor).u32(outputs);
-    let launch = launch.u32(u32::from(bias.accumulate)).cost(dy_so.bytes() as u64, dy_so.elements() as u64);
-    let grid = [outputs.div_ceil(gpu::THREADS), word(routes.experts())?, 1];
-    Ok(launch.launch(grid, gpu::THREADS)?)
 }
 
 /// Copies the rows of `x_td` to `gathered_sd`, in the order of experts.
@@ -363,52 +332,6 @@ pub(in crate::ops) fn router_input(
     let bytes = gpu::bytes(&[dy_te, weight_ed, dx_td]);
     let launch = launch.u32(rows).u32(experts).u32(inputs).cost(bytes, flops);
     Ok(launch.launch([inputs.div_ceil(TILE), rows.div_ceil(TILE), 1], gpu::THREADS)?)
-}
-
-/// Rows that one block of threads adds in the gradient of a router's weight.
-const ROUTER_ROWS: usize = 1024;
-/// Maximum number of groups of rows, whose sums are added in order.
-const ROUTER_PARTS: usize = 16;
-
-/// Returns the rows of each group of `rows` rows.
-fn router_rows(rows: usize) -> usize {
-    rows.div_ceil(ROUTER_PARTS).max(ROUTER_ROWS).next_multiple_of(TILE as usize)
-}
-
-/// Returns the bytes of the sums of groups of `rows` rows, for a weight of `elements`.
-pub(in crate::ops) fn router_workspace_bytes(rows: usize, elements: usize) -> usize {
-    rows.div_ceil(router_rows(rows)) * elements * size_of::<f32>()
-}
-
-/// Computes the gradient weight (+)= dyᵀ · x of a router, with dy in f32.
-pub(in crate::ops) fn router_weight(
-    operator: &'static str,
-    (dy_te, x_td): (&Tensor, &Tensor),
-    parts: &Tensor,
-    weight: &GradientTarget,
-) -> Result<()> {
-    let word = |size| gpu::word(operator, size);
-    let device = dy_te.device();
-    let all_rows = dy_te.shape().rows();
-    let each = router_rows(all_rows);
-    let [rows, experts, inputs] =
-        [word(all_rows)?, word(dy_te.shape().columns())?, word(x_td.shape().columns())?];
-    let count = word(all_rows.div_ceil(each))?;
-    let launch = device.kernel(Function::new(&FAMILY_LINEAR, "router_weight").with_dtype(x_td.dtype()));
-    let launch =
-        launch.read(dy_te).read(x_td).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
-    let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
-    let flops = Work::flops_of_products([x_td.elements(), experts as usize]);
-    let longest = Work::flops_of_products([each.min(all_rows), (TILE * TILE) as usize]);
-    let units = grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>();
-    let tiling = Tiling { units: Units::Equal { count: units, flops: units * longest }, drops: false };
-    launch.cost(gpu::bytes(&[dy_te, x_td]), flops).tiled(tiling).launch(grid, gpu::THREADS)?;
-    let target = &weight.tensor;
-    let elements = word(weight.tensor.elements())?;
-    let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x_td.dtype(), target.dtype()));
-    let launch = launch.read(parts).write(target).u32(count).u32(elements);
-    let launch = launch.u32(u32::from(weight.accumulate)).cost(parts.bytes() as u64 + weight.moved(), 0);
-    Ok(launch.launch([elements.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 
 /// Computes the gradient bias (+)= Σ of dy over rows of a router, with dy in f32.

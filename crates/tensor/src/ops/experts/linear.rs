@@ -2,7 +2,7 @@
 
 use device::{Backend, Category, DType, MatrixRef, Request, Work, gemm};
 
-use super::cuda;
+use super::{cuda, divided_sums};
 use crate::ops::routing::{NONE, Routes};
 use crate::ops::{GradientTarget, check, linear};
 use crate::{Result, Tensor};
@@ -104,6 +104,8 @@ pub fn backward_weight(
     check::shape(OPERATOR, "dy", dy_so, [routes.slots(), outputs])?;
     check::shape(OPERATOR, "x", x_si, [routes.slots(), inputs])?;
     count(dy_so, &weight.tensor, routes);
+    let parts = divided_sums::weight_workspace_bytes(OPERATOR, [dy_so, x_si, &weight.tensor], routes)?;
+    let parts = Tensor::workspace(dy_so.device(), OPERATOR, parts)?;
     match dy_so.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
@@ -123,7 +125,7 @@ pub fn backward_weight(
             })
             .map(drop)
         }
-        Backend::Cuda => cuda::backward_weight(OPERATOR, (dy_so, x_si), routes, weight),
+        Backend::Cuda => divided_sums::backward_weight(OPERATOR, (dy_so, x_si), routes, &parts, weight),
     }
 }
 
@@ -141,6 +143,7 @@ pub fn backward_bias(
     let outputs = dy_so.shape().columns();
     check::shape(OPERATOR, "bias", &bias.tensor, [routes.experts() * outputs])?;
     check::shape(OPERATOR, "dy", dy_so, [routes.slots(), outputs])?;
+    let parts = divided_sums::bias_workspace(dy_so.device(), OPERATOR, routes, outputs)?;
     match dy_so.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
@@ -161,7 +164,7 @@ pub fn backward_bias(
             })
             .map(drop)
         }
-        Backend::Cuda => cuda::backward_bias(OPERATOR, dy_so, (routes, is_weighted), bias),
+        Backend::Cuda => divided_sums::backward_bias(OPERATOR, dy_so, (routes, is_weighted), &parts, bias),
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod blocks;
 pub(super) mod cuda;
+pub(super) mod divided_sums;
 pub mod fp8;
 mod function;
 mod gate;
