@@ -89,20 +89,22 @@ __device__ __forceinline__ u32 store_sum(Half *to, u64 stride, u32 first, u32 ti
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
         u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS
 
-// Grid [ceil((position + time) / BACKWARD_ROWS), heads / group, batch]: a block adds the query heads of its
-// key and value head in their order.
+// Grid [ceil((position + time) / BACKWARD_ROWS), heads / members, batch]: a block adds `members` query heads
+// of a key and value head in their order. dk and dv have the layout of k and v, or if that is less than
+// `group` of attention_parts.cu.
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, BACKWARD_BLOCKS)
-    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells,
+    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, u32 members,
+                                BACKWARD_OPERANDS, u32 *dk_cells,
                                 u32 *dv_cells PADDED_PARAMETERS(u32 head_width) VALUES_PARAMETERS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * VALUE_WIDTH;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + blockIdx.y * WIDTH;
-    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + blockIdx.y * VALUE_WIDTH;
+    const u32 key_head = blockIdx.y * members / group;
+    const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + key_head * WIDTH;
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + key_head * VALUE_WIDTH;
     Sum acc[2] = {};
-    for (u32 member = 0; member < group; ++member) {
-        const u32 head = blockIdx.y * group + member;
+    for (u32 member = 0; member < members; ++member) {
+        const u32 head = blockIdx.y * members + member;
         const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
         const float *delta = logsumexp + u64(gridDim.z) * heads * time;
         const Operands from = {{k + start, v + v_start},
@@ -118,9 +120,14 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, BACKWARD_BLOCKS)
                        WIDTH, VALUE_WIDTH);
     }
     const u32 limit = (IS_GENERAL ? position : 0) + time;
-    const u32 most = store_sum(dk + start, kv_stride, first, limit, WIDTH, acc[0], scale);
+    const bool whole = members == group;
+    const u64 part = u64(blockIdx.z) * limit * gridDim.y + blockIdx.y;
+    const u32 most = store_sum(dk + (whole ? start : part * WIDTH), whole ? kv_stride : gridDim.y * WIDTH,
+                               first, limit, WIDTH, acc[0], scale);
     if (dk_cells) record_pair(most, dk_cells);
-    const u32 other = store_sum(dv + v_start, V_STRIDE, first, limit, VALUE_WIDTH, acc[1], 1.0f);
+    const u32 other = store_sum(dv + (whole ? v_start : part * VALUE_WIDTH),
+                                whole ? V_STRIDE : gridDim.y * VALUE_WIDTH, first, limit, VALUE_WIDTH, acc[1],
+                                1.0f);
     if (dv_cells) record_pair(other, dv_cells);
 }
 

@@ -293,21 +293,23 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
         u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,          \
         MASKS_PARAMETERS VALUES_PARAMETERS
 
-// Grid [ceil((position + time) / TILE), heads / group, batch]: a block adds the query heads of its key and
-// value head in their order.
+// Grid [ceil((position + time) / TILE), heads / members, batch]: a block adds `members` query heads of a key
+// and value head in their order. dk and dv have the layout of k and v, or if that is less than `group` of
+// attention_parts.cu.
 KERNEL __launch_bounds__(THREADS)
-    backward_key_value_f32(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
+    backward_key_value_f32(float *__restrict__ dk, float *__restrict__ dv, u32 members, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
     const u32 width = heads * VALUE_WIDTH, block = blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + blockIdx.y * head_width;
-    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + blockIdx.y * VALUE_WIDTH;
+    const u32 key_head = blockIdx.y * members / group;
+    const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + key_head * head_width;
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + key_head * VALUE_WIDTH;
     const Source rows[2] = {{k + start, kv_stride}, {v + v_start, V_STRIDE}};
     float acc[2][EACH][COLUMNS] = {}, factor[2][EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) factor[0][i] = scale, factor[1][i] = 1.0f;
-    for (u32 member = 0; member < group; ++member) {
-        const u32 head = blockIdx.y * group + member;
+    for (u32 member = 0; member < members; ++member) {
+        const u32 head = blockIdx.y * members + member;
         const u64 line = (u64(blockIdx.z) * heads + head) * time;
         const Source columns[2] = {{q + sequence * q_stride + head * head_width, q_stride},
                                    {dy + sequence * width + head * VALUE_WIDTH, width}};
@@ -318,8 +320,12 @@ KERNEL __launch_bounds__(THREADS)
     }
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     const u32 limit = (IS_GENERAL ? position : 0) + time;
-    store_rows(dk + start, kv_stride, block * TILE, limit, head_width, acc[0], factor[0], x, y);
-    store_rows(dv + v_start, V_STRIDE, block * TILE, limit, VALUE_WIDTH, acc[1], factor[1], x, y);
+    const bool whole = members == group;
+    const u64 part = u64(blockIdx.z) * limit * gridDim.y + blockIdx.y;
+    store_rows(dk + (whole ? start : part * head_width), whole ? kv_stride : gridDim.y * head_width,
+               block * TILE, limit, head_width, acc[0], factor[0], x, y);
+    store_rows(dv + (whole ? v_start : part * VALUE_WIDTH), whole ? V_STRIDE : gridDim.y * VALUE_WIDTH,
+               block * TILE, limit, VALUE_WIDTH, acc[1], factor[1], x, y);
 }
 
 // Grid [ceil(time / TILE), heads, batch].

@@ -164,9 +164,9 @@ template <bool OWN_KEYS> struct Consumer {
 // Both: grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 2 (HEAD_DIM 128: 1) times two
 // tiles of 128 rows and 1 KiB, 8 (4) stages of two tiles of 64 rows and 1 KiB, and 2 KiB. Floors: 4 matmuls
 // for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half). first is
-// dq, or dk with OWN_KEYS; second is dv. They have the layout of q, k and v. With OWN_KEYS a block of threads
-// adds the query heads of its key and value head in their order. Cells: null, or where the largest magnitudes
-// of first and second go.
+// dq, or dk with OWN_KEYS; second is dv. They have the layout of q, k and v, or if `members` is less than
+// `group` of attention_parts.cu. With OWN_KEYS a block of threads adds `members` query heads of a key and
+// value head in their order. Cells: null, or where the largest magnitudes of first and second go.
 template <bool OWN_KEYS>
 __device__ __forceinline__ void backward(Half *first, Half *second, const Operands &from, float scale,
                                          u32 *first_cells, u32 *second_cells, const Dropout &dropout) {
@@ -213,12 +213,12 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
             consumer.block(sequence * from.heads + head, diagonal * COLUMNS, members, others, own,
                            count - others - own, has_diagonal, from.window, acc0, acc1);
             if constexpr (OWN_KEYS) {
-                const u64 start = from.kv_start(head, sequence), end = from.own_end<true>();
-                const u32 most =
-                    store_rows(first + start, from.kv_stride, row, end, acc0, scale, scale);
+                const u64 start = from.gradient_start(head, sequence), end = from.own_end<true>();
+                const u32 stride = from.gradient_stride();
+                const u32 most = store_rows(first + start, stride, row, end, acc0, scale, scale);
                 if (first_cells) record_pair(most, first_cells);
-                const u32 other = store_rows(second + start, from.kv_stride, row, end, acc1,
-                                             dropout.scale, dropout.scale);
+                const u32 other = store_rows(second + start, stride, row, end, acc1, dropout.scale,
+                                             dropout.scale);
                 if (second_cells) record_pair(other, second_cells);
             } else {
                 const u32 most = store_rows(first + from.q_start(head, sequence), from.q_stride, row, time,
@@ -233,19 +233,21 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
     const Half *__restrict__ dy, const Half *__restrict__ q, const Half *__restrict__ k,                  \
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
-#define BACKWARD_ARGUMENTS \
-    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT PIECE_ARGUMENTS}
+#define BACKWARD_ARGUMENTS(MEMBERS)                                                                        \
+    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT                \
+     PIECE_ARGUMENTS, MEMBERS}
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS,
                             u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS DROPOUT_PARAMETERS) {
-    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr, DROPOUT);
+    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS(1), scale, cells, nullptr, DROPOUT);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS DROPOUT_PARAMETERS) {
-    backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells, DROPOUT);
+    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, u32 members,
+                                BACKWARD_OPERANDS, u32 *dk_cells,
+                                u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS DROPOUT_PARAMETERS) {
+    backward<true>(dk, dv, BACKWARD_ARGUMENTS(members), scale, dk_cells, dv_cells, DROPOUT);
 }
 
 #endif

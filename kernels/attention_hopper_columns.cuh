@@ -54,8 +54,19 @@ struct Operands {
     __device__ u64 kv_start(u32 head, u32 sequence) const {
         return u64(sequence) * rows() * kv_stride + head / group * D;
     }
-    // Query heads that one block of threads takes, one after the other.
-    template <bool OWN_KEYS> __device__ u32 members() const { return OWN_KEYS ? group : 1; }
+    // Query heads that one block of threads takes, one after the other: with OWN_KEYS a part of those that
+    // share a key head.
+    u32 own_members;
+    template <bool OWN_KEYS> __device__ u32 members() const { return OWN_KEYS ? own_members : 1; }
+    // Where the gradients of keys of query heads from `head` on go, in elements from the start of the array,
+    // and the distance of its rows: the layout of keys, or of attention_parts.cu.
+    __device__ u64 gradient_start(u32 head, u32 sequence) const {
+        if (own_members == group) return kv_start(head, sequence);
+        return u64(sequence) * own_end<true>() * gradient_stride() + head / own_members * D;
+    }
+    __device__ u32 gradient_stride() const {
+        return own_members == group ? kv_stride : heads / own_members * D;
+    }
     __device__ Source gradient(u32 head, u32 sequence) const {
         const u64 stride = u64(heads) * D;
         return {dy + u64(sequence) * time * stride + head * D, stride};

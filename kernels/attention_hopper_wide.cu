@@ -203,10 +203,11 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
             consumer.block(members, count, has_diagonal, from.window, acc0, acc1);
             const u32 column = consumer.group * HALF_COLUMNS;
             if constexpr (OWN_KEYS) {
-                const u64 start = from.kv_start(head, sequence) + column, end = from.own_end<true>();
-                const u32 most = store_rows(first + start, from.kv_stride, row, end, acc0, scale, scale);
+                const u64 start = from.gradient_start(head, sequence) + column, end = from.own_end<true>();
+                const u32 stride = from.gradient_stride();
+                const u32 most = store_rows(first + start, stride, row, end, acc0, scale, scale);
                 if (first_cells) record_pair(most, first_cells);
-                const u32 other = store_rows(second + start, from.kv_stride, row, end, acc1, 1.0f, 1.0f);
+                const u32 other = store_rows(second + start, stride, row, end, acc1, 1.0f, 1.0f);
                 if (second_cells) record_pair(other, second_cells);
             } else {
                 const u32 most = store_rows(first + from.q_start(head, sequence) + column, from.q_stride, row,
@@ -221,19 +222,21 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
     const Half *__restrict__ dy, const Half *__restrict__ q, const Half *__restrict__ k,                  \
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
-#define BACKWARD_ARGUMENTS \
-    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT PIECE_ARGUMENTS}
+#define BACKWARD_ARGUMENTS(MEMBERS)                                                                        \
+    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT                \
+     PIECE_ARGUMENTS, MEMBERS}
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS,
                             u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS) {
-    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr);
+    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS(1), scale, cells, nullptr);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS) {
-    backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells);
+    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, u32 members,
+                                BACKWARD_OPERANDS, u32 *dk_cells,
+                                u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS) {
+    backward<true>(dk, dv, BACKWARD_ARGUMENTS(members), scale, dk_cells, dv_cells);
 }
 
 #endif

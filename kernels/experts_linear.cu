@@ -21,8 +21,8 @@ struct Rows {
     u32 expert, first, end;
 };
 
-// Finds the piece number `piece` of those of all groups, `size` rows each; the last of a group may have fewer.
-// Returns whether there is such a piece.
+// Finds the piece number `piece` of those of all groups, `size` rows each; the last of a group may have
+// fewer. Returns whether there is such a piece.
 __device__ __forceinline__ bool find(Rows &rows, const u32 *offsets, u32 experts, u32 piece, u32 size) {
     for (u32 e = 0; e < experts; e++) {
         const u32 begin = offsets[e], end = offsets[e + 1], pieces = (end - begin + size - 1) / size;
@@ -234,8 +234,8 @@ __device__ __forceinline__ void router_parts(const float *dy_te, const T *x_td, 
     narrow_part_of_rows(dy_te, x_td, part, begin, min(rows, begin + each), experts, inputs);
 }
 
-// parts[part, out] = the sum of dy over the rows of the part, each times the weight of its choice if `weights`
-// is not null. Launch: a thread for each output, a row of blocks for each part of all groups.
+// parts[part, out] = the sum of dy over the rows of the part, each times the weight of its choice if
+// `weights` is not null. Launch: a thread for each output, a row of blocks for each part of all groups.
 template <typename T>
 __device__ __forceinline__ void bias_parts(const T *dy_so, const float *weights_tp, const u32 *sources_s,
                                            const u32 *offsets, float *parts, u32 experts, u32 outputs) {

@@ -48,18 +48,20 @@ pub(crate) struct CallTimes {
 
 /// Typical ratio of measured to modelled time, by prefix of the kernel's kind, for kernels without samples.
 /// Taken from GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
-const TYPICAL: [(&str, f64); 17] = [
+const TYPICAL: [(&str, f64); 19] = [
     ("attention.statistics", 1.25),
     ("attention_f32.delta", 1.25),
     ("attention_wide.statistics", 1.25),
     ("attention_hopper_forward", 2.1),
     ("attention_hopper_backward", 1.6),
     ("attention_hopper_wide", 2.1),
+    ("attention_parts", 1.4),
     ("attention_f32", 2.3),
     ("attention_wide", 2.8),
     ("attention", 3.5),
     ("experts_hopper", 1.8),
-    ("experts_linear.router_weight", 6.8),
+    ("experts_linear.router_parts", 4.0),
+    ("experts_linear.weight_parts", 5.0),
     ("linear.", 1.9),
     ("embedding", 1.8),
     ("fp8_linear", 1.16),

@@ -78,7 +78,7 @@ impl LatentLayer<'_> {
             let angles = Rotary { head_width: Some(heads.width()), ..angles.clone() };
             qkv = rotary(tape, qkv, heads.query + 1, &angles)?;
         }
-        let own = Heads { query: heads.query, key_value: 1, width: heads.width(), value_width: columns };
+        let own = Heads { value_width: columns, ..Heads::grouped(heads.query, 1, heads.width()) };
         let settings = Settings { heads: own, scale: Some(self.settings.factor()), ..self.settings };
         let sinks = named(OPERATOR, values_of(self.sinks, dtype))?;
         let qkv = Qkv::Packed(qkv.into_tensor());

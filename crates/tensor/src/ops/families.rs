@@ -13,6 +13,7 @@ pub static FAMILIES: Families = &[
     &super::attention::cuda::FAMILY_HOPPER_BACKWARD,
     &super::attention::cuda::FAMILY_HOPPER_FORWARD,
     &super::attention::cuda::FAMILY_HOPPER_WIDE,
+    &super::attention::cuda::FAMILY_PARTS,
     &super::attention::cuda::FAMILY_WIDE,
     &super::attention::sinks::FAMILY,
     &super::batch_norm::cuda::FAMILY,

@@ -140,7 +140,7 @@ fn values_may_be_the_last_columns_of_keys() {
     for (case, [query, width, value_width]) in
         devices().iter().flat_map(|case| LAST_OF_KEYS.map(|sizes| (case, sizes)))
     {
-        let heads = Heads { query, key_value: 1, width, value_width };
+        let heads = Heads { value_width, ..Heads::grouped(query, 1, width) };
         let time = 70;
         let plain = Settings::from(heads);
         for settings in [plain, Settings { scale: Some(0.3), window: Some(9), ..plain }] {

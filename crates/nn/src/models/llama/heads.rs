@@ -20,7 +20,7 @@ impl LlamaSizes {
         }
         let width = self.full_head_width;
         let value_width = if width == self.head_width { self.value_width } else { width };
-        Heads { key_value: self.full_key_value_heads, width, value_width, ..heads }
+        Heads { value_width, ..Heads::grouped(heads.query, self.full_key_value_heads, width) }
     }
 
     /// Returns the heads as stored in the cache of `layer`.

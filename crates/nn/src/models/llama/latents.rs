@@ -25,7 +25,7 @@ impl LlamaSizes {
             None => heads.into(),
             Some(LatentSizes { keys_values, rotated, .. }) => {
                 let width = rotated + keys_values;
-                let heads = Heads { query: heads.query, key_value: 1, width, value_width: keys_values };
+                let heads = Heads { value_width: keys_values, ..Heads::grouped(heads.query, 1, width) };
                 CachedHeads { heads, values: CachedValues::LastOfKeys }
             }
         }

@@ -14,7 +14,13 @@ pub struct Heads {
     pub width: usize,
     /// Columns of a value head, and of a head of the output.
     pub value_width: usize,
+    /// Key and value heads of all ranks that share the heads; `key_value` if none do. On it depends how
+    /// gradients are added, so that bits are equal on any number of ranks.
+    pub all_key_value: usize,
 }
+
+/// Key heads, times parts of their query heads, with which gradients of keys occupy enough of a GPU.
+const ENOUGH_PARTS: usize = 8;
 
 impl Heads {
     /// Returns multi-head attention: `count` query heads with one key and value head each.
@@ -24,7 +30,7 @@ impl Heads {
 
     /// Returns `query` query heads and `key_value` key and value heads, all of one width.
     pub const fn grouped(query: usize, key_value: usize, width: usize) -> Self {
-        Heads { query, key_value, width, value_width: width }
+        Heads { query, key_value, width, value_width: width, all_key_value: key_value }
     }
 
     /// Returns whether values are as wide as keys.
@@ -35,6 +41,17 @@ impl Heads {
     /// Returns the query heads per key and value head.
     pub fn group(&self) -> usize {
         self.query / self.key_value.max(1)
+    }
+
+    /// Returns the equal parts of the query heads that share a key head. On a GPU, gradients of keys and values
+    /// are sums of the parts' sums. With the parts of all key heads there are about [`ENOUGH_PARTS`].
+    pub(in crate::ops) fn parts(&self) -> usize {
+        let wanted = ENOUGH_PARTS.div_ceil(self.all_key_value.max(1));
+        let group = self.group();
+        let divisors = (1..=group).filter(|parts| group.is_multiple_of(*parts));
+        // The nearest ratio.
+        let distance = |parts: usize| (parts as f64 / wanted as f64).ln().abs();
+        divisors.min_by(|one, other| distance(*one).total_cmp(&distance(*other))).unwrap_or(1)
     }
 
     /// Returns the columns of all query heads.
@@ -67,14 +84,14 @@ impl Heads {
         [self.query_columns(), self.key_columns(), self.value_columns()]
     }
 
-    /// Returns the heads of one of `parts` equal shards. `parts` divides both numbers of heads.
+    /// Returns the heads of one of `shards` equal shards. `shards` divides both numbers of heads.
     #[must_use]
-    pub fn divided(self, parts: usize) -> Self {
-        Heads { query: self.query / parts, key_value: self.key_value / parts, ..self }
+    pub fn divided(self, shards: usize) -> Self {
+        Heads { query: self.query / shards, key_value: self.key_value / shards, ..self }
     }
 
     pub(in crate::ops) fn check(&self, operator: &'static str) -> Result<()> {
-        let Heads { query, key_value, width, value_width } = *self;
+        let Heads { query, key_value, width, value_width, .. } = *self;
         let exist = query > 0 && key_value > 0 && width > 0 && value_width > 0;
         if exist && query.is_multiple_of(key_value) {
             return Ok(());
@@ -167,5 +184,34 @@ impl<T, E> Qkv<std::result::Result<T, E>> {
                 Qkv::Piece { arrays: [queries?, keys_values?], first }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_key_heads_have_parts() {
+        for (query, key_value, expected) in [
+            (32, 32, 1),
+            (32, 8, 1),
+            (2, 2, 1),
+            (8, 1, 8),
+            (71, 1, 1),
+            (48, 1, 8),
+            (19, 1, 19),
+            (14, 2, 7),
+            (12, 2, 3),
+            (16, 2, 4),
+            (9, 3, 3),
+            (32, 4, 2),
+            (28, 4, 1),
+            (15, 5, 3),
+        ] {
+            let heads = Heads::grouped(query, key_value, 64);
+            assert_eq!(heads.parts(), expected, "{query}/{key_value}");
+            assert_eq!(heads.divided(key_value).parts(), expected);
+        }
     }
 }

@@ -97,7 +97,8 @@ pub fn forward(
 
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy_blc` and the operands and
 /// results of [`forward`], with the same settings and masks. Gradients of a shared key or value head are
-/// added over its query heads in a fixed order, so that bits repeat. With `measures`, a GPU also measures the
+/// added over its query heads in a fixed order, so that bits repeat; with few key heads, sums over parts of
+/// its query heads are rounded to the operands' type before they are added. With `measures`, a GPU also measures the
 /// largest magnitude of each gradient.
 pub fn backward(
     dy_blc: &Tensor,
@@ -133,6 +134,8 @@ pub fn backward(
     }
     let bytes = workspace::backward(dtype, batch, heads.query, time);
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
+    let [of_keys, of_values] = workspace::parts(dtype, geometry);
+    let parts = Tensor::workspace(device, OPERATOR, of_keys + of_values)?;
     device.count_flops(geometry.flops(3, 2));
     match device.backend() {
         Backend::Meta => {}
@@ -160,6 +163,7 @@ pub fn backward(
                 logsumexp: logsumexp_bhl,
                 masks,
                 workspace: &workspace,
+                parts: &parts,
             };
             cuda::backward(OPERATOR, geometry, &operands, &gradients)?;
         }

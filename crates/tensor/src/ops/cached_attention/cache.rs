@@ -61,7 +61,7 @@ impl CachedHeads {
 
     fn check(&self, operator: &'static str) -> Result<()> {
         self.heads.check(operator)?;
-        let Heads { query, key_value, width, value_width } = self.heads;
+        let Heads { query, key_value, width, value_width, .. } = self.heads;
         if self.values == CachedValues::Own || key_value == 1 && value_width <= width {
             return Ok(());
         }

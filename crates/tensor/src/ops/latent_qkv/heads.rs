@@ -57,7 +57,8 @@ impl LatentHeads {
     #[must_use]
     pub fn packed(&self) -> Heads {
         let LatentHeads { query, key_value, value_width, .. } = *self;
-        Heads { query, key_value, width: self.width(), value_width }
+        // Gradients of latent heads are not added in parts.
+        Heads { query, key_value, width: self.width(), value_width, all_key_value: usize::MAX }
     }
 
     /// Returns the index of the operand's rotated column that becomes column `column` of the result.

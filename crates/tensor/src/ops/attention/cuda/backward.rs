@@ -1,15 +1,16 @@
 //! Launches of the backward pass.
 
-use device::Schedule;
 use device::cuda::Launch;
+use device::{Region, Schedule};
 
 use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
-use super::families::{BACKWARD_COLUMNS, F32, F32Variant, FAMILY_F32, THREADS};
+use super::families::{BACKWARD_COLUMNS, F32, F32Variant, FAMILY_F32, FAMILY_PARTS, THREADS};
 use super::half::Half;
 use super::hopper::{COLUMNS, CONSUMER_ROWS, HopperKernels};
 use crate::ops::attention::geometry::{Geometry, KEY, QUERY, VALUE};
 use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
+use crate::ops::attention::workspace;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
@@ -21,6 +22,8 @@ pub(crate) struct Operands<'a> {
     pub(crate) logsumexp: &'a Tensor,
     pub(crate) masks: Masks<'a>,
     pub(crate) workspace: &'a Tensor,
+    /// Gradients of keys, then of values, by parts of their query heads; empty without parts.
+    pub(crate) parts: &'a Tensor,
 }
 
 device::names! {
@@ -70,26 +73,34 @@ pub(crate) fn backward(
     match backward.call.form {
         Form::F32 { sizes, variant } => {
             backward.delta(variant)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, sizes, variant))
+            Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, sizes, variant))?;
         }
-        Form::Half(half) => backward.on_any_gpu(half),
+        Form::Half(half) => backward.on_any_gpu(half)?,
         Form::Hopper { backward: kernels, any, .. } => {
             backward.statistics(any)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, kernels))
+            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, kernels))?;
         }
     }
+    if backward.has_parts() {
+        return [KEY, VALUE].into_iter().try_for_each(|part| backward.add_parts(operator, part));
+    }
+    Ok(())
 }
 
 impl<'a> Backward<'a> {
     /// Adds outputs, `dy`, queries, keys and values to a launch. Its cost counts each operand as read once.
     fn kernel(&self, owner: Owner, launch: Launch<'a>) -> Launch<'a> {
         let Backward { call, operands, gradients } = self;
-        let [dq, dk, dv] = call.regions(gradients);
+        let [dq, mut dk, mut dv] = call.regions(gradients);
         let heads = call.geometry.heads;
+        if self.has_parts() {
+            [dk, dv] = self.parts();
+        }
         let (launch, columns, [of_keys, of_values]) = match owner {
             Owner::Query => (launch.write(dq), heads.query_columns(), [2, 1]),
             Owner::KeyValue => {
-                (launch.write(dk).write(dv), heads.key_columns() + heads.value_columns(), [2, 2])
+                let columns = (heads.key_columns() + heads.value_columns()) * call.parts();
+                (launch.write(dk).write(dv).u32(call.members), columns, [2, 2])
             }
         };
         let rows = call.geometry.batch * call.geometry.time;
@@ -102,8 +113,42 @@ impl<'a> Backward<'a> {
     fn grid_heads(&self, owner: Owner) -> u32 {
         match owner {
             Owner::Query => self.call.heads,
-            Owner::KeyValue => self.call.heads / self.call.group,
+            Owner::KeyValue => self.call.heads / self.call.members,
         }
+    }
+
+    fn has_parts(&self) -> bool {
+        self.call.parts() > 1
+    }
+
+    /// Returns the memory of the gradients of keys and of values by parts of their query heads.
+    fn parts(&self) -> [Region<'a>; 2] {
+        let [of_keys, of_values] = workspace::parts(self.call.dtype, self.call.geometry);
+        let all = self.operands.parts.region();
+        [all.part(0, of_keys), all.part(of_keys, of_values)]
+    }
+
+    /// Adds the parts of the gradients of keys or of values, and measures the sums.
+    fn add_parts(&self, operator: &'static str, part: usize) -> Result<()> {
+        let Backward { call, gradients, .. } = self;
+        let word = |size| gpu::word(operator, size);
+        let Geometry { batch, keys, heads, parts, .. } = call.geometry;
+        let layout = parts[part];
+        let width = call.geometry.width(part);
+        let source = self.parts()[part - KEY];
+        let target = call.regions(gradients)[part];
+        let lanes = gpu::lanes(call.dtype);
+        let is_whole = [width, layout.stride, layout.first].iter().all(|size| size.is_multiple_of(lanes));
+        let (name, lanes) = if is_whole && call.aligned { ("add", lanes) } else { ("add_single", 1) };
+        let launch = call.kernel(&FAMILY_PARTS, 0, name).read(source).write(target);
+        let launch = launch.write(gradients.arrays()[layout.array].maxima());
+        let launch = launch.u32(call.batch).u32(word(call.geometry.end())?).u32(word(keys)?);
+        let launch = launch.u32(word(heads.key_value)?).u32(word(call.parts())?).u32(word(width)?);
+        let elements = batch * call.geometry.end() * heads.key_value * width;
+        let moved = source.bytes + elements * call.dtype.bytes();
+        let launch = launch.u32(word(layout.stride)?).cost(moved as u64, 0);
+        let threads = word(elements / lanes)?;
+        Ok(launch.launch([threads.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
     }
 
     /// Returns the number of positions of a sequence whose gradients the kernel computes.
@@ -156,6 +201,8 @@ impl<'a> Backward<'a> {
         };
         match owner {
             Owner::Query => launch.write(maxima(QUERY)),
+            // Sums of parts are measured instead.
+            Owner::KeyValue if self.has_parts() => launch.write(None::<&Tensor>).write(None::<&Tensor>),
             Owner::KeyValue => launch.write(maxima(KEY)).write(maxima(VALUE)),
         }
     }

@@ -86,6 +86,8 @@ pub(super) struct Call<'a> {
     rows_of_keys: u32,
     pub(super) heads: u32,
     pub(super) group: u32,
+    /// Query heads of one part of a group.
+    pub(super) members: u32,
     pub(super) strides: [u32; 2],
     pub(super) width: u32,
     pub(super) value_width: u32,
@@ -143,6 +145,7 @@ impl<'a> Call<'a> {
             rows_of_keys: word(keys)?,
             heads: word(heads.query)?,
             group: word(heads.group())?,
+            members: word(heads.group() / heads.parts())?,
             strides: [word(parts[QUERY].stride)?, word(parts[KEY].stride)?],
             width: word(heads.width)?,
             value_width: word(heads.value_width)?,
@@ -152,6 +155,11 @@ impl<'a> Call<'a> {
             pairs,
             masks,
         })
+    }
+
+    /// Returns the parts of the query heads that share a key head.
+    pub(super) fn parts(&self) -> usize {
+        (self.group / self.members.max(1)) as usize
     }
 
     pub(super) fn kernel(&self, family: &'static Family, variant: usize, name: &'static str) -> Launch<'a> {
@@ -245,7 +253,7 @@ impl<'a> Call<'a> {
         schedule: Schedule,
     ) -> Tiling {
         let [heads, passes] = match of_keys {
-            true => [self.heads / self.group.max(1), self.group],
+            true => [self.heads / self.members.max(1), self.members],
             false => [self.heads, 1],
         };
         let rows = TileRows {

@@ -61,6 +61,13 @@ pub(super) const BACKWARD_WARPS: u32 = 4;
 /// Positions of a tile of the half-precision backward kernels.
 pub(super) const BACKWARD_COLUMNS: u32 = 64;
 
+/// Sums of gradients of keys and values by parts of their query heads.
+pub(crate) static FAMILY_PARTS: Family = family!(
+    "attention_parts",
+    headers: ["maximum.cuh"],
+    constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
+);
+
 /// Attention in half precision for any GPU with tensor cores. Before sm_80 the variants of bf16 are empty.
 pub(crate) static FAMILY: Family = family!(
     "attention",
