@@ -12,8 +12,8 @@ use tensor::ops::routing::{self, Routes, Routing, ScoreFunction};
 use crate::reference;
 use crate::support::{Case, bits, devices, read, tensor};
 
-/// Rows of each expert, outputs and inputs: experts without rows, odd sizes, whole vectors, several tiles, and
-/// few outputs or inputs with several parts of rows.
+/// Rows of each expert, outputs and inputs: experts without rows, odd sizes, whole vectors, several tiles,
+/// and few outputs or inputs with several parts of rows.
 const GROUPS: [(&[usize], [usize; 2]); 9] = [
     (&[1], [1, 1]),
     (&[3, 0, 5], [7, 33]),

@@ -43,8 +43,8 @@ impl Heads {
         self.query / self.key_value.max(1)
     }
 
-    /// Returns the equal parts of the query heads that share a key head. On a GPU, gradients of keys and values
-    /// are sums of the parts' sums. With the parts of all key heads there are about [`ENOUGH_PARTS`].
+    /// Returns the equal parts of the query heads that share a key head. On a GPU, gradients of keys and
+    /// values are sums of the parts' sums. With the parts of all key heads there are about [`ENOUGH_PARTS`].
     pub(in crate::ops) fn parts(&self) -> usize {
         let wanted = ENOUGH_PARTS.div_ceil(self.all_key_value.max(1));
         let group = self.group();

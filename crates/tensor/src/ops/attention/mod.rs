@@ -97,9 +97,9 @@ pub fn forward(
 
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy_blc` and the operands and
 /// results of [`forward`], with the same settings and masks. Gradients of a shared key or value head are
-/// added over its query heads in a fixed order, so that bits repeat; with few key heads, sums over parts of
-/// its query heads are rounded to the operands' type before they are added. With `measures`, a GPU also measures the
-/// largest magnitude of each gradient.
+/// added over its query heads in a fixed order, so that bits repeat; with few key heads, a GPU rounds sums
+/// over parts of its query heads to the operands' type before it adds them. With `measures`, a GPU also
+/// measures the largest magnitude of each gradient.
 pub fn backward(
     dy_blc: &Tensor,
     qkv: &Qkv<Tensor>,

@@ -3,7 +3,6 @@
 use device::cuda::Launch;
 use device::{DType, Family, Function, Work};
 
-use super::divided_sums::PART_ROWS;
 use super::function::plain_kernels;
 use super::hopper::Matmul;
 use super::parts::AdaptedParts;
@@ -21,7 +20,9 @@ const ROWS: u32 = gpu::THREADS / WARP;
 /// Rows of a tile of a matmul, and columns unless there are fewer.
 pub(super) const TILE: u32 = 64;
 /// Columns of a tile of a matmul that has no more.
-pub(super) const NARROW: u32 = 16;
+const NARROW: u32 = 16;
+/// Rows of a part of a group, of sums over rows.
+pub(super) const PART_ROWS: u32 = 512;
 
 pub(crate) static FAMILY: Family =
     family!("experts", headers: ["activation.cuh", "gate.cuh"], constants: &[gpu::THREADS_CONSTANT]);

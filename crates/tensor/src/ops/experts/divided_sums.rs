@@ -1,18 +1,16 @@
-//! Launches of `kernels/experts_linear.cu` that sum over rows of groups: gradients of weights and biases. Sums
-//! are divided into parts, which are added in order, so that few results occupy the whole device.
+//! Launches of `kernels/experts_linear.cu` that sum over rows of groups: gradients of weights and biases.
+//! Sums are divided into parts, which are added in order, so that few results occupy the whole device.
 
 use device::{DType, Device, Function};
 use device::{Tiling, Units, Work};
 
-use super::cuda::{FAMILY_LINEAR, TILE, column_tiles, linear};
+use super::cuda::{FAMILY_LINEAR, PART_ROWS, TILE, column_tiles, linear};
 use super::hopper::Matmul;
 use crate::ops::GradientTarget;
 use crate::ops::gpu;
 use crate::ops::routing::Routes;
 use crate::{Result, Tensor};
 
-/// Rows of a part of a group.
-pub(super) const PART_ROWS: u32 = 512;
 /// Maximum number of parts of a router's rows.
 const ROUTER_PARTS: usize = 16;
 
@@ -25,7 +23,8 @@ fn bytes_of_parts(parts: usize, elements: usize) -> usize {
     parts * elements * size_of::<f32>()
 }
 
-/// Returns the bytes of the parts of the gradient of a weight; 0 if blocks of threads add all rows of a group.
+/// Returns the bytes of the parts of the gradient of a weight; 0 if a block of threads adds all rows of a
+/// group.
 ///
 /// # Errors
 /// Sizes of more than 32 bits.
