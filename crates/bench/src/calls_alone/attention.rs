@@ -97,7 +97,7 @@ mod tests {
                 0.1,
             ),
             (&["model.window=40", types], &[None], Heads::grouped(4, 2, 16), 0.0),
-            (&["parallel.tensor=2"], &[None], Heads::grouped(2, 1, 16), 0.0),
+            (&["parallel.tensor=2"], &[None], Heads::grouped(4, 2, 16).divided(2), 0.0),
             (&["parallel.context=2", "parallel.context_lanes=4"], &[], Heads::grouped(4, 2, 16), 0.0),
         ] {
             let cases = cases(sets);
