@@ -47,14 +47,13 @@ pub(crate) struct CallTimes {
 }
 
 /// Typical ratio of measured to modelled time, by prefix of the kernel's kind, for kernels without samples.
-/// Taken from GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
-const TYPICAL: [(&str, f64); 19] = [
+/// Taken from steps on an H200 (`benches/notes/training_step.md`, `fp8.md`, `predictions.md`).
+const TYPICAL: [(&str, f64); 18] = [
     ("attention.statistics", 1.25),
     ("attention_f32.delta", 1.25),
     ("attention_wide.statistics", 1.25),
-    ("attention_hopper_forward", 2.1),
     ("attention_hopper_backward", 1.6),
-    ("attention_hopper_wide", 2.1),
+    ("attention_hopper", 2.1),
     ("attention_parts", 1.4),
     ("attention_f32", 2.3),
     ("attention_wide", 2.8),
@@ -69,8 +68,7 @@ const TYPICAL: [(&str, f64); 19] = [
     ("layer_norm", 1.15),
     ("", 1.06),
 ];
-/// Typical ratio of a matmul's time to the model within a step. A GPU at its power limit is slower than
-/// during the few matmuls from which its rate was measured.
+/// Typical ratio of a matmul's time in a step to the model. A GPU at its power limit is slower than alone.
 const TYPICAL_MATMUL: f64 = 1.17;
 /// Typical ratio of a convolution's time to the model.
 const TYPICAL_CONVOLUTION: f64 = 1.6;

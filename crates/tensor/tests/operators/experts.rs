@@ -9,7 +9,7 @@ use tensor::ops::fp8_linear::{self, Cast, Input, Recipe, Scaled};
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::{self, Routes, Routing, ScoreFunction};
 
-use crate::reference;
+use crate::reference::{self, transposed};
 use crate::support::{Case, bits, devices, read, tensor};
 
 /// Rows of each expert, outputs and inputs: experts without rows, odd sizes, whole vectors, several tiles,
@@ -65,11 +65,6 @@ fn routes(case: &Case, counts: &[usize]) -> Routes {
 fn groups(counts: &[usize]) -> Vec<std::ops::Range<usize>> {
     let end = |expert: usize| counts[..expert].iter().sum::<usize>();
     (0..counts.len()).map(|expert| end(expert)..end(expert + 1)).collect()
-}
-
-fn transposed(values: &[f64], columns: usize) -> Vec<f64> {
-    let column = |column: usize| values.iter().skip(column).step_by(columns).copied();
-    (0..columns).flat_map(column).collect()
 }
 
 #[test]

@@ -20,6 +20,12 @@ pub(crate) fn activation(x: f64, activation: Activation) -> f64 {
     }
 }
 
+/// Returns the transpose of a matrix of `columns` columns.
+pub(crate) fn transposed(values: &[f64], columns: usize) -> Vec<f64> {
+    let column = |column: usize| values.iter().skip(column).step_by(columns).copied();
+    (0..columns).flat_map(column).collect()
+}
+
 /// Computes x · Wᵀ + b.
 pub(crate) fn linear(x: &[f64], weight: &[f64], bias: Option<&[f64]>, inputs: usize) -> Vec<f64> {
     let outputs = weight.len() / inputs;
